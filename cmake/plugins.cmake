@@ -1,0 +1,14 @@
+# facet_add_plugin(NAME SOURCES ... [LIBRARIES ...])
+# A plugin is a MODULE library that sees only facet/abi and facet/sdk. All plugins land in one folder so that
+# tests and the program find them without an install.
+function(facet_add_plugin NAME)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_library(${NAME} MODULE ${ARG_SOURCES})
+  target_link_libraries(${NAME} PRIVATE facet::sdk facet_build_flags ${ARG_LIBRARIES})
+  set_target_properties(${NAME} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${FACET_PLUGIN_OUTPUT_DIR})
+  # A missing symbol is an error of the build, not of the user's first run. Clang leaves the sanitizer runtime to the program.
+  if(NOT (FACET_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES Clang))
+    target_link_options(${NAME} PRIVATE -Wl,--no-undefined)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY FACET_PLUGINS ${NAME})
+endfunction()
