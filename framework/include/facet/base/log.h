@@ -1,4 +1,5 @@
-// Logging front: all of the framework and every plugin logs through here; the sink is stderr, so stdout stays free for results.
+// Logging front: all of the framework and every plugin logs through here; the sink is stderr, so stdout stays free for
+// results.
 #pragma once
 
 #include <fmt/format.h>

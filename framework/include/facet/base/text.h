@@ -10,9 +10,11 @@ namespace facet {
 
 // Number of single-character insertions, deletions and replacements between a and b (Levenshtein), bytes as characters.
 int edit_distance(std::string_view a, std::string_view b);
-// The candidate closest to `word`, or "" when none is near enough (distance above a third of the longer word, at least 2).
+// The candidate closest to `word`, or "" when none is near enough (distance above a third of the longer word, at least
+// 2).
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
-// True when `text` matches `pattern`, where '*' stands for any run of characters and '?' for one. Whole text, case-sensitive.
+// True when `text` matches `pattern`, where '*' stands for any run of characters and '?' for one. Whole text,
+// case-sensitive.
 bool glob_match(std::string_view pattern, std::string_view text);
 // "1.50 GiB", "12.0 KiB", "17 B": binary units, three significant digits.
 std::string format_bytes(std::uint64_t bytes);

@@ -1,0 +1,65 @@
+// KV memory as a value: how rows are addressed, stored and scaled. Cache policies and attention kernels meet here.
+#pragma once
+
+#include "facet/abi/types.h"
+
+namespace facet::abi {
+
+// contiguous: row r of a sequence is row r of its only block.      ring: row = position modulo ring_rows, one block.
+// paged: row r lies in block table[r / block_rows] at row r % block_rows.
+enum class KvAddressing : std::uint32_t { none = 0, contiguous = 1, ring = 2, paged = 3 };
+
+// token_major: block [rows, kv_heads, head_dim]; head_major: block [kv_heads, rows, head_dim].
+enum class KvOrder : std::uint32_t { none = 0, token_major = 1, head_major = 2 };
+
+// per_row_head: one float for each row and head: x = code * scale. Scales have the order of the block without head_dim.
+enum class KvScales : std::uint32_t { none = 0, per_row_head = 1 };
+
+// In an offer of an attention kernel a block_rows of 0 means any; everywhere else every member is exact.
+struct KvLayout {
+  std::uint32_t size;
+  KvAddressing addressing;
+  KvOrder order;
+  DType element;  // f32, bf16 or i8
+  KvScales scales;
+  std::uint32_t block_rows;  // rows of a block; contiguous and ring: all rows of a sequence
+  std::uint32_t alignment;   // bytes, of every block
+};
+
+// The new tokens of one step, side by side: sequence s owns rows [token_begin[s], token_begin[s + 1]) of every
+// activation, at positions first_position[s], first_position[s] + 1, ... After the step's writes it holds
+// first_position[s] + (token_begin[s + 1] - token_begin[s]) rows. A sequence may have zero tokens.
+struct BatchView {
+  std::uint32_t size;
+  std::int32_t sequence_count;
+  std::int64_t token_count;
+  const std::int32_t* token_begin;     // [sequence_count + 1]
+  const std::int32_t* first_position;  // [sequence_count]
+};
+
+// One layer of one cache, for the sequences of one step. Offsets are in elements and int64: a pool passes 2^31
+// elements. Address of element d of head h at logical row r (r = position, or position % ring_rows when ring_rows > 0):
+//   keys + block_table[s * table_stride + r / block_rows] * block_stride + (r % block_rows) * row_stride + h *
+//   head_stride + d
+struct KvView {
+  std::uint32_t size;
+  std::uint32_t reserved;
+  KvLayout layout;
+  std::int64_t kv_heads;
+  std::int64_t head_dim;
+  void* keys;
+  void* values;
+  float* key_scales;  // null unless layout.scales says otherwise
+  float* value_scales;
+  std::int64_t block_stride;
+  std::int64_t row_stride;
+  std::int64_t head_stride;
+  std::int64_t scale_block_stride;
+  std::int64_t scale_row_stride;
+  std::int64_t scale_head_stride;
+  const std::int32_t* block_table;  // [sequence_count, table_stride]; -1: not resident (out of the window)
+  std::int64_t table_stride;
+  std::int64_t ring_rows;  // 0 unless addressing is ring
+};
+
+}  // namespace facet::abi

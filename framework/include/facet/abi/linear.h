@@ -1,0 +1,77 @@
+// Linear kernels: y = x W^T with W in one of the formats of abi/weight.h.
+#pragma once
+
+#include "facet/abi/types.h"
+#include "facet/abi/weight.h"
+
+namespace facet::abi {
+
+inline constexpr std::uint32_t kLinearInterfaceVersion = 0;
+
+enum class LinearRole : std::uint32_t { other = 0, q, k, v, qkv, qk, o, gate, up, gate_up, down, head };
+
+// What is asked of a kernel: everything that may change its answer or its plan.
+struct LinearProblem {
+  std::uint32_t size;
+  Device device;
+  WeightFormat weight;
+  LinearRole role;
+  std::int64_t out_features;  // of all parts together
+  std::int64_t in_features;
+  std::int64_t group_size;  // 0 for bf16
+  std::uint32_t symmetric;  // 0 or 1; 1 for bf16
+  DType input;              // element type of x
+  DType output;             // element type of y
+  std::int32_t layer;       // -1 for the output head
+  std::int64_t min_rows;    // every run has min_rows <= rows <= max_rows
+  std::int64_t max_rows;
+};
+
+struct LinearPlan {
+  std::uint32_t size;
+  std::uint32_t reserved;
+  void* handle;                    // the kernel's own; dies in release()
+  std::uint64_t workspace_bytes;   // needed by every run of this plan, 64-byte aligned
+  std::uint64_t packed_bytes;      // 0: runs read the weight views in place
+  std::uint64_t packed_alignment;  // power of two; 0 when packed_bytes is 0
+  // Name of the packed form, "" when packed_bytes is 0. Plans with equal name and equal packed_bytes for the same
+  // weights share one packed copy, whichever plugin made it, so the name must say everything that decides the bytes.
+  char layout[64];
+};
+
+struct LinearArgs {
+  std::uint32_t size;
+  std::uint32_t part_count;
+  Stream stream;
+  std::int64_t rows;
+  const void* input;           // [rows, in_features], row stride input_stride
+  std::int64_t input_stride;   // elements
+  void* output;                // [rows, out_features], row stride output_stride
+  std::int64_t output_stride;  // elements
+  const void* packed;          // packed_bytes as pack() left them; null when packed_bytes is 0
+  const WeightView* parts;     // the weights stacked along out_features; only for plans that read in place
+  Memory workspace;
+};
+
+// supports() and plan() share one predicate: plan() of a problem that supports() accepts succeeds unless memory is
+// short.
+class Linear {
+ public:
+  // 1 when the kernel takes the problem, else 0 with every reason written to `reasons`.
+  virtual std::uint32_t supports(const LinearProblem& problem, TextSink reasons) const noexcept = 0;
+  // Decides and sizes; may be slow. Fills *plan.
+  virtual Status plan(const LinearProblem& problem, LinearPlan* plan, TextSink error) noexcept = 0;
+  // Writes the packed form of the parts, stacked along out_features in order; sum of out_features equals the problem's.
+  // Called once for each packed copy, only when packed_bytes > 0. packed.bytes >= packed_bytes.
+  virtual Status pack(const LinearPlan& plan, const WeightView* parts, std::uint32_t part_count, Memory packed,
+                      TextSink error) noexcept = 0;
+  // Launches only: no allocation, no lock, no log, no environment, no synchronisation. Reads no element past the
+  // shapes.
+  virtual Status run(const LinearPlan& plan, const LinearArgs& args, TextSink error) noexcept = 0;
+  virtual void release(LinearPlan* plan) noexcept = 0;
+
+ protected:
+  ~Linear() = default;
+};
+
+}  // namespace facet::abi

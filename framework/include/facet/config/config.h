@@ -1,0 +1,75 @@
+// The TOML file as typed values. Every key is known or an error; every error carries file, line and key path.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace facet {
+
+using OptionData = std::variant<bool, std::int64_t, double, std::string>;
+
+// One plugin option as the file says it; checked against the plugin's schema by resolve_options().
+struct OptionEntry {
+  std::string name;
+  OptionData value;
+  int line = 0;
+  std::string key_path;  // "kv_cache.global.options.block_tokens"
+};
+
+// Which plugin does a job. A plugin is a name ("flash") or a path ("./mine.so", relative to the config file).
+struct PluginChoice {
+  std::string plugin;
+  std::vector<OptionEntry> options;
+  // Taken in order, with default options, where `plugin` refuses; there is no other fallback anywhere.
+  std::vector<std::string> fallback;
+  int line = 0;
+  std::string key_path;  // "attention.global"
+};
+
+// First rule that matches module and row count wins; the last rule is the default and matches everything.
+struct LinearRule {
+  std::string layers = "*";  // glob over module names without the model prefix: "layers.3.mlp.gate_proj", "lm_head"
+  std::int64_t min_rows = 1;
+  std::int64_t max_rows = 0;  // 0: no limit
+  PluginChoice choice;
+};
+
+struct ModelConfig {
+  std::filesystem::path path;       // absolute after loading
+  std::string head = "checkpoint";  // checkpoint | bf16 | int8 | int4: format of the shared embedding and head table
+};
+
+struct EngineConfig {
+  std::string device = "auto";         // auto | cpu | cuda
+  std::int64_t max_sequences = 8;      // running at the same time
+  std::int64_t max_context = 4096;     // tokens of one sequence, prompt and generated
+  std::int64_t max_step_tokens = 512;  // tokens of one step over all sequences
+  std::int64_t prefill_chunk = 0;      // tokens of one sequence in one step; 0: max_step_tokens
+  std::int64_t threads = 0;            // 0: all
+  std::string cpu_isa = "auto";        // auto | avx512 | avx2 | generic
+};
+
+struct Config {
+  std::filesystem::path file;  // absolute, symlinks resolved; empty for text without a file
+  ModelConfig model;
+  EngineConfig engine;
+  std::vector<LinearRule> linear;  // rules of the file, then the default
+  PluginChoice attention_sliding, attention_global;
+  PluginChoice kv_sliding, kv_global;
+  PluginChoice scheduler;
+  std::vector<std::filesystem::path> plugin_paths;  // [plugins] path, absolute
+};
+
+// Reads and checks a file. Relative paths are taken from the folder of the file (of its real path for a symlink), never
+// from the working directory. Throws Error(config) that lists all mistakes at once as "file:line: key.path: what,
+// cure".
+Config load_config(const std::filesystem::path& file);
+// The same for text; `name` stands for the file in errors and `base` for its folder.
+Config parse_config(std::string_view text, const std::string& name, const std::filesystem::path& base);
+// TOML with every value written out; load_config of it gives an equal Config. Paths are absolute.
+std::string to_toml(const Config& config);
+
+}  // namespace facet

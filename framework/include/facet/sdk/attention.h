@@ -1,0 +1,84 @@
+// Base class of attention plugins: write check(), offer(), make_plan() and launch(); any of them may throw.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "facet/sdk/export.h"
+#include "facet/sdk/kv_rows.h"
+
+namespace facet::sdk {
+
+inline std::string to_string(const abi::KvLayout& layout) {
+  const char* addressing = layout.addressing == abi::KvAddressing::contiguous ? "contiguous"
+                           : layout.addressing == abi::KvAddressing::ring     ? "ring"
+                           : layout.addressing == abi::KvAddressing::paged    ? "paged"
+                                                                              : "none";
+  const char* order = layout.order == abi::KvOrder::token_major  ? "token-major"
+                      : layout.order == abi::KvOrder::head_major ? "head-major"
+                                                                 : "none";
+  return concat(addressing, " ", order, " ", to_string(layout.element),
+                layout.scales == abi::KvScales::per_row_head ? " with a scale a row and head" : "", ", block rows ",
+                layout.block_rows == 0 ? std::string("any") : std::to_string(layout.block_rows));
+}
+
+inline std::string to_string(const abi::AttentionProblem& problem) {
+  return concat(problem.query_heads, " query heads, ", problem.kv_heads, " KV heads, head_dim ", problem.head_dim, ", ",
+                problem.window > 0 ? concat("window ", problem.window) : std::string("global"), ", ",
+                to_string(problem.input), " -> ", to_string(problem.output), ", ", to_string(problem.device),
+                ", layer ", problem.layer, ", KV ", to_string(problem.layout));
+}
+
+template <typename PlanT>
+class AttentionBase : public abi::Attention {
+ public:
+  using Interface = abi::Attention;
+  static constexpr abi::PluginKind kKind = abi::PluginKind::attention;
+  static constexpr std::uint32_t kInterfaceVersion = abi::kAttentionInterfaceVersion;
+
+  virtual ~AttentionBase() = default;
+
+  virtual void check(const abi::AttentionProblem& problem, Reasons& reasons) const = 0;
+  // Readable layouts, best first; block_rows 0 means any. problem.layout is all zero.
+  virtual std::vector<abi::KvLayout> offer(const abi::AttentionProblem& problem) const = 0;
+  virtual std::unique_ptr<PlanT> make_plan(const abi::AttentionProblem& problem, abi::AttentionPlan& sizes) = 0;
+  virtual void launch(const PlanT& plan, const abi::AttentionArgs& args) = 0;
+
+  std::uint32_t supports(const abi::AttentionProblem& problem, abi::TextSink sink) const noexcept final {
+    bool ok = false;
+    guarded(sink, [&] {
+      Reasons reasons(sink);
+      check(problem, reasons);
+      ok = reasons.ok();
+    });
+    return ok ? 1 : 0;
+  }
+  std::uint32_t layouts(const abi::AttentionProblem& problem, abi::KvLayout* out,
+                        std::uint32_t capacity) const noexcept final {
+    std::uint32_t count = 0;
+    guarded(no_text(), [&] {
+      for (const abi::KvLayout& layout : offer(problem)) {
+        if (count < capacity) out[count] = layout;
+        ++count;
+      }
+    });
+    return count;
+  }
+  abi::Status plan(const abi::AttentionProblem& problem, abi::AttentionPlan* plan, abi::TextSink error) noexcept final {
+    return guarded(error, [&] {
+      require_supported([&](Reasons& reasons) { check(problem, reasons); });
+      *plan = abi::AttentionPlan{};
+      plan->size = sizeof *plan;
+      plan->handle = make_plan(problem, *plan).release();
+    });
+  }
+  abi::Status run(const abi::AttentionPlan& plan, const abi::AttentionArgs& args, abi::TextSink error) noexcept final {
+    return guarded(error, [&] { launch(*static_cast<const PlanT*>(plan.handle), args); });
+  }
+  void release(abi::AttentionPlan* plan) noexcept final {
+    delete static_cast<PlanT*>(plan->handle);
+    plan->handle = nullptr;
+  }
+};
+
+}  // namespace facet::sdk
