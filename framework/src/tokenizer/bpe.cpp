@@ -19,8 +19,8 @@ struct Symbol {
   std::int32_t merged_id;
 };
 
-// Pieces up to this many symbols are merged by scanning for the lowest rank: for words that is faster than a heap, and the
-// quadratic cost stays below a thousand steps.
+// Pieces up to this many symbols are merged by scanning for the lowest rank: for words that is faster than a heap, and
+// the quadratic cost stays below a thousand steps.
 constexpr std::size_t kScanLimit = 32;
 
 // Merges one piece in place, lowest rank first and leftmost among equals.
@@ -84,8 +84,8 @@ class Merger {
     }
   }
 
-  // Entries are never taken out when their pair changes; an entry counts only if its symbol still has that rank. Each join
-  // adds at most two, so the whole costs n log n.
+  // Entries are never taken out when their pair changes; an entry counts only if its symbol still has that rank. Each
+  // join adds at most two, so the whole costs n log n.
   void merge_by_heap() {
     heap_.clear();
     for (std::size_t index = 0; index < symbols_.size(); ++index) {

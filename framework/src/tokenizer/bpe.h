@@ -10,7 +10,8 @@
 
 namespace facet {
 
-// Ids of single characters by code point: pages of 256, so the table stays small although code points reach 1.1 million.
+// Ids of single characters by code point: pages of 256, so the table stays small although code points reach 1.1
+// million.
 class CharacterIds {
  public:
   CharacterIds() : pages_(0x110000 >> 8, 0), ids_(256, -1) {}
@@ -32,8 +33,8 @@ struct Bpe {
   bool byte_fallback = false;
   bool fuse_unknown = false;
   std::int32_t unknown_id = -1;
-  // Merges, and for two characters that stand side by side inside some merge an entry without rank. Where the table has no
-  // entry no merge can cross, so the text is cut there: short pieces stay in the fastest cache and need no heap.
+  // Merges, and for two characters that stand side by side inside some merge an entry without rank. Where the table has
+  // no entry no merge can cross, so the text is cut there: short pieces stay in the fastest cache and need no heap.
   PairTable pairs;
   // False when merges join byte or unknown tokens, whose neighbours the table does not list: then nothing is cut.
   bool cut_between = true;
@@ -45,7 +46,8 @@ struct Bpe {
   void first_symbols(std::string_view text, std::vector<std::int32_t>& symbols) const;
 };
 
-// Code point of the character that `text` starts with, and its length in bytes; `text` must be valid UTF-8 and not empty.
+// Code point of the character that `text` starts with, and its length in bytes; `text` must be valid UTF-8 and not
+// empty.
 struct CodePoint {
   char32_t value;
   std::size_t length;

@@ -8,7 +8,8 @@
 
 namespace facet {
 
-// 64-bit hash of bytes, eight at a time: loading hashes some two million short strings, where byte-wise hashes are the cost.
+// 64-bit hash of bytes, eight at a time: loading hashes some two million short strings, where byte-wise hashes are the
+// cost.
 std::uint64_t hash_bytes(std::string_view bytes);
 
 class TokenTable {

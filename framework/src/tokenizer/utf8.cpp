@@ -6,9 +6,12 @@ namespace facet {
 
 namespace {
 
-bool in_range(unsigned char byte, unsigned char low, unsigned char high) { return byte >= low && byte <= high; }
+bool in_range(unsigned char byte, unsigned char low, unsigned char high) {
+  return byte >= low && byte <= high;
+}
 
-// Length of the character and the range its second byte must lie in (Unicode, table 3-7); length 0 for a byte that starts none.
+// Length of the character and the range its second byte must lie in (Unicode, table 3-7); length 0 for a byte that
+// starts none.
 struct Lead {
   int length;
   unsigned char low;
