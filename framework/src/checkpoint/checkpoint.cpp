@@ -61,7 +61,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory) {
     throw_error(ErrorKind::checkpoint, "{}: no such checkpoint folder", directory.string());
   }
   if (!std::filesystem::is_directory(directory, error)) {
-    throw_error(ErrorKind::checkpoint, "{}: a checkpoint is a folder with config.json and safetensors files, this is a file",
+    throw_error(ErrorKind::checkpoint,
+                "{}: a checkpoint is a folder with config.json and safetensors files, this is a file",
                 directory.string());
   }
   Checkpoint result;
@@ -83,9 +84,11 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory) {
 void Checkpoint::open_single() {
   std::set<std::string> files = weight_files(directory_);
   const bool single = files.erase(kSingleName) > 0;
-  const bool shards = std::any_of(files.begin(), files.end(), [](const std::string& name) { return glob_match("model-*-of-*", name); });
+  const bool shards =
+      std::any_of(files.begin(), files.end(), [](const std::string& name) { return glob_match("model-*-of-*", name); });
   if (shards) {
-    throw_error(ErrorKind::checkpoint, "{}: {} is missing although the folder holds shards ({}); copy the index beside them",
+    throw_error(ErrorKind::checkpoint,
+                "{}: {} is missing although the folder holds shards ({}); copy the index beside them",
                 directory_.string(), kIndexName, fmt::join(files, ", "));
   }
   if (!single) {
@@ -93,8 +96,8 @@ void Checkpoint::open_single() {
                 files.empty() ? std::string() : fmt::format("; found {}", fmt::join(files, ", ")));
   }
   if (!files.empty()) {
-    log(LogLevel::warn, "{}: {} safetensors files beside {} are ignored: {}", directory_.string(), files.size(), kSingleName,
-        fmt::join(files, ", "));
+    log(LogLevel::warn, "{}: {} safetensors files beside {} are ignored: {}", directory_.string(), files.size(),
+        kSingleName, fmt::join(files, ", "));
   }
   files_->push_back(SafetensorsFile::open(directory_ / kSingleName));
 }
@@ -109,19 +112,23 @@ void Checkpoint::open_sharded(const std::string& index_text) {
   Problems problems;
   for (const std::string& name : named) {
     if (present.erase(name) == 0) {
-      const auto count = std::count_if(weight_map.begin(), weight_map.end(), [&](const auto& row) { return row.second == name; });
-      const auto first = std::find_if(weight_map.begin(), weight_map.end(), [&](const auto& row) { return row.second == name; });
-      problems.add("shard '{}' is missing; the index puts {} tensors there, '{}' among them", name, count, first->first);
+      const auto count =
+          std::count_if(weight_map.begin(), weight_map.end(), [&](const auto& row) { return row.second == name; });
+      const auto first =
+          std::find_if(weight_map.begin(), weight_map.end(), [&](const auto& row) { return row.second == name; });
+      problems.add("shard '{}' is missing; the index puts {} tensors there, '{}' among them", name, count,
+                   first->first);
       continue;
     }
     files_->push_back(SafetensorsFile::open(directory_ / name));
   }
   checkpoint_detail::compare_with_index(weight_map, *files_, problems);
-  if (!problems.empty() && !present.empty()) problems.add("files that the index does not name: {}", fmt::join(present, ", "));
+  if (!problems.empty() && !present.empty())
+    problems.add("files that the index does not name: {}", fmt::join(present, ", "));
   problems.throw_if_any(ErrorKind::checkpoint, fmt::format("{}: index and shards disagree", index_path.string()));
   if (!present.empty()) {
-    log(LogLevel::warn, "{}: {} safetensors files that the index does not name are ignored: {}", index_path.string(), present.size(),
-        fmt::join(present, ", "));
+    log(LogLevel::warn, "{}: {} safetensors files that the index does not name are ignored: {}", index_path.string(),
+        present.size(), fmt::join(present, ", "));
   }
 }
 
@@ -135,7 +142,8 @@ const Tensor& Checkpoint::require(std::string_view name, const std::vector<std::
   const Tensor* tensor = find(name);
   if (tensor == nullptr) {
     const std::string near = nearest_name(name, names());
-    throw_error(ErrorKind::checkpoint, "{}: tensor '{}' (shape {}) is missing{}", directory_.string(), name, shape_text(shape),
+    throw_error(ErrorKind::checkpoint, "{}: tensor '{}' (shape {}) is missing{}", directory_.string(), name,
+                shape_text(shape),
                 near.empty() ? std::string() : fmt::format("; the nearest name there is '{}'", near));
   }
   if (std::find(allowed.begin(), allowed.end(), tensor->type) == allowed.end()) {
@@ -145,8 +153,8 @@ const Tensor& Checkpoint::require(std::string_view name, const std::vector<std::
                 fmt::join(wanted, " or "));
   }
   if (tensor->shape != shape) {
-    throw_error(ErrorKind::checkpoint, "{}: shape {} where config.json needs {}", describe(*tensor), shape_text(tensor->shape),
-                shape_text(shape));
+    throw_error(ErrorKind::checkpoint, "{}: shape {} where config.json needs {}", describe(*tensor),
+                shape_text(tensor->shape), shape_text(shape));
   }
   return *tensor;
 }
@@ -169,7 +177,9 @@ const std::string& Checkpoint::config_json() const {
   return *config_;
 }
 
-std::optional<std::string> Checkpoint::file_text(std::string_view name) const { return read_text(directory_ / name); }
+std::optional<std::string> Checkpoint::file_text(std::string_view name) const {
+  return read_text(directory_ / name);
+}
 
 std::uint64_t Checkpoint::content_hash() const {
   std::uint64_t hash = fnv1a(nullptr, 0);
@@ -203,7 +213,8 @@ std::vector<float> load_vector(const Checkpoint& checkpoint, std::string_view na
       std::memcpy(&bits, tensor.data + 2 * i, 2);
       values[i] = tensor.type == TensorType::bf16 ? bf16_to_float(bits) : f16_to_float(bits);
     }
-    if (!std::isfinite(values[i])) throw_error(ErrorKind::checkpoint, "{}: value {} is {}", describe(tensor), i, values[i]);
+    if (!std::isfinite(values[i]))
+      throw_error(ErrorKind::checkpoint, "{}: value {} is {}", describe(tensor), i, values[i]);
   }
   return values;
 }

@@ -26,11 +26,21 @@ void HeaderSax::wrong_value(const char* kind) const {
   }
 }
 
-bool HeaderSax::null() { wrong_value("null"); }
-bool HeaderSax::boolean(bool) { wrong_value("a boolean"); }
-bool HeaderSax::number_integer(number_integer_t) { wrong_value("a negative number"); }
-bool HeaderSax::number_float(number_float_t, const string_t&) { wrong_value("a number that is no 64-bit whole number"); }
-bool HeaderSax::binary(binary_t&) { wrong_value("binary data"); }
+bool HeaderSax::null() {
+  wrong_value("null");
+}
+bool HeaderSax::boolean(bool) {
+  wrong_value("a boolean");
+}
+bool HeaderSax::number_integer(number_integer_t) {
+  wrong_value("a negative number");
+}
+bool HeaderSax::number_float(number_float_t, const string_t&) {
+  wrong_value("a number that is no 64-bit whole number");
+}
+bool HeaderSax::binary(binary_t&) {
+  wrong_value("binary data");
+}
 
 bool HeaderSax::number_unsigned(number_unsigned_t value) {
   if (place_ != Place::list) wrong_value("a number");

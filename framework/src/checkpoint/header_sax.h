@@ -1,5 +1,5 @@
-// Strict reader of the JSON header of a safetensors file: the schema is fixed, so nothing is built in memory but the entries,
-// and nesting, duplicates and numbers are judged while reading.
+// Strict reader of the JSON header of a safetensors file: the schema is fixed, so nothing is built in memory but the
+// entries, and nesting, duplicates and numbers are judged while reading.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +54,7 @@ class HeaderSax : public nlohmann::json_sax<nlohmann::json> {
 
   std::string file_;
   Place place_ = Place::start;
-  std::string key_;          // of the innermost object
+  std::string key_;           // of the innermost object
   bool in_metadata_ = false;  // the pending top-level key is __metadata__
   RawEntry entry_;
   std::set<std::string> names_;

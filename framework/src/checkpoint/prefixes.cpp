@@ -32,9 +32,12 @@ std::string weight_prefix(const Checkpoint& checkpoint) {
     throw_error(ErrorKind::checkpoint, "{}: holds two text models, under 'model.' and under 'model.language_model.'",
                 checkpoint.directory().string());
   }
-  const std::vector<std::string> some(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(names.size(), 3)));
-  throw_error(ErrorKind::checkpoint, "{}: no tensor starts with 'model.layers.' or 'model.language_model.layers.'; found {}",
-              checkpoint.directory().string(), some.empty() ? std::string("no tensor at all") : fmt::format("'{}'", fmt::join(some, "', '")));
+  const std::vector<std::string> some(
+      names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(names.size(), 3)));
+  throw_error(ErrorKind::checkpoint,
+              "{}: no tensor starts with 'model.layers.' or 'model.language_model.layers.'; found {}",
+              checkpoint.directory().string(),
+              some.empty() ? std::string("no tensor at all") : fmt::format("'{}'", fmt::join(some, "', '")));
 }
 
 std::string SkippedModules::text() const {
@@ -47,9 +50,11 @@ std::string SkippedModules::text() const {
 SkippedModules skipped_modules(const Checkpoint& checkpoint, std::string_view prefix) {
   SkippedModules skipped;
   for (const std::string& name : checkpoint.names()) {
-    const bool text = name.starts_with(fmt::format("{}layers.", prefix)) || name.starts_with(fmt::format("{}embed_tokens", prefix)) ||
+    const bool text = name.starts_with(fmt::format("{}layers.", prefix)) ||
+                      name.starts_with(fmt::format("{}embed_tokens", prefix)) ||
                       name.starts_with(fmt::format("{}norm.", prefix));
-    // The module is the first component that names the other modality: "model.vision_tower.encoder..." -> "model.vision_tower".
+    // The module is the first component that names the other modality: "model.vision_tower.encoder..." ->
+    // "model.vision_tower".
     std::size_t mark = std::string::npos;
     for (const char* word : {"vision", "audio", "multi_modal"}) mark = std::min(mark, name.find(word));
     if (text || mark == std::string::npos) continue;

@@ -43,19 +43,23 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& file) {
     void* map = ::mmap(nullptr, result.size_, PROT_READ, MAP_PRIVATE, descriptor.fd, 0);
     if (map == MAP_FAILED) {
       result.size_ = 0;
-      throw_error(ErrorKind::checkpoint, "{}: cannot map {} bytes: {}", file.string(), status.st_size, std::strerror(errno));
+      throw_error(ErrorKind::checkpoint, "{}: cannot map {} bytes: {}", file.string(), status.st_size,
+                  std::strerror(errno));
     }
     result.data_ = static_cast<const std::byte*>(map);
   }
   result.layout_ = parse_safetensors(result.data_, result.size_, file);
   for (std::size_t i = 0; i < result.layout_.tensors.size(); ++i) result.by_name_[result.layout_.tensors[i].name] = i;
   if (result.layout_.trailing_bytes > 0) {
-    log(LogLevel::warn, "{}: {} bytes follow the last tensor; they are ignored", file.string(), result.layout_.trailing_bytes);
+    log(LogLevel::warn, "{}: {} bytes follow the last tensor; they are ignored", file.string(),
+        result.layout_.trailing_bytes);
   }
   return result;
 }
 
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept { *this = std::move(other); }
+SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept {
+  *this = std::move(other);
+}
 
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
   if (this == &other) return *this;
@@ -68,7 +72,9 @@ SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
   return *this;
 }
 
-SafetensorsFile::~SafetensorsFile() { unmap(); }
+SafetensorsFile::~SafetensorsFile() {
+  unmap();
+}
 
 void SafetensorsFile::unmap() noexcept {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);

@@ -36,12 +36,13 @@ std::map<std::string, std::string> parse_shard_index(const std::string& text, co
   }
   std::map<std::string, std::string> weight_map;
   for (const auto& [name, value] : index["weight_map"].items()) {
-    if (!value.is_string()) throw_error(ErrorKind::checkpoint, "{}: weight_map '{}' must be a file name", file, shown(name));
+    if (!value.is_string())
+      throw_error(ErrorKind::checkpoint, "{}: weight_map '{}' must be a file name", file, shown(name));
     const auto& shard = value.get_ref<const std::string&>();
     if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != std::string::npos ||
         shard.find('\0') != std::string::npos) {
-      throw_error(ErrorKind::checkpoint, "{}: weight_map '{}': '{}' is not the name of a file in this folder", file, shown(name),
-                  shown(shard));
+      throw_error(ErrorKind::checkpoint, "{}: weight_map '{}': '{}' is not the name of a file in this folder", file,
+                  shown(name), shown(shard));
     }
     weight_map.emplace(name, shard);
   }

@@ -10,8 +10,8 @@
 
 namespace facet::checkpoint_detail {
 
-// Tensor name -> file name. Throws Error(checkpoint) for malformed JSON, a missing or empty weight_map, a tensor named twice, and
-// file names that leave the folder.
+// Tensor name -> file name. Throws Error(checkpoint) for malformed JSON, a missing or empty weight_map, a tensor named
+// twice, and file names that leave the folder.
 std::map<std::string, std::string> parse_shard_index(const std::string& text, const std::string& file);
 
 // Adds one problem for each tensor that is in another shard than the index says, in none, in two, or in no index entry.

@@ -54,7 +54,9 @@ std::int64_t element_bytes(TensorType type) noexcept {
   return 1;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 std::string describe(const Tensor& tensor) {
   return fmt::format("{}: tensor '{}' ({} {})", tensor.file.string(), tensor.name, to_string(tensor.type),
