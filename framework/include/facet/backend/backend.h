@@ -1,0 +1,119 @@
+// Device services and the small fused operations between plugin kernels. A model is written against this interface
+// only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "facet/abi/kv_layout.h"
+#include "facet/abi/weight.h"
+
+namespace facet {
+
+class Backend;
+
+// Device memory that returns to its backend. Movable.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(Backend* backend, void* data, std::uint64_t bytes) : backend_(backend), data_(data), bytes_(bytes) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept { swap(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~DeviceBuffer();
+
+  void* data() const { return data_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  std::uint64_t bytes() const { return bytes_; }
+  abi::Memory memory() const { return {data_, bytes_}; }
+
+ private:
+  void swap(DeviceBuffer& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  Backend* backend_ = nullptr;
+  void* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+// Frequencies of rotary embedding: pair (i, i + head_dim / 2) turns by position * inverse_frequency[i] for i < live;
+// other pairs stay. Proportional rotary of Gemma 4 has live = factor * head_dim / 2 and the exponent over the full
+// head_dim.
+struct RotaryAngles {
+  std::int64_t live = 0;
+  float* cosine = nullptr;  // [tokens, live]
+  float* sine = nullptr;    // [tokens, live]
+};
+
+// From the raw projections of a layer to rotated queries and written KV rows.
+//   q = rope(rmsnorm(q) * q_norm), k = rope(rmsnorm(k) * k_norm), v = rmsnorm(v); with values_from_keys v is the raw k.
+struct AttentionInput {
+  const float* projections = nullptr;  // [tokens, stride]: q heads, k heads, then v heads unless values_from_keys
+  std::int64_t stride = 0;
+  std::int64_t query_heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  bool values_from_keys = false;
+  const float* query_norm = nullptr;  // [head_dim]
+  const float* key_norm = nullptr;    // [head_dim]
+  float epsilon = 0;
+  RotaryAngles rotary;
+  const std::int32_t* positions = nullptr;  // [tokens]
+  const std::int32_t* sequence = nullptr;   // [tokens]: index into the block table
+  std::int64_t tokens = 0;
+  const abi::KvView* kv = nullptr;
+  float* queries = nullptr;  // out [tokens, query_heads, head_dim]
+};
+
+// h = (h + rmsnorm(update) * post_norm) * scale; and, unless next_norm is null, normed = rmsnorm(h) * next_norm.
+struct ResidualInput {
+  float* hidden = nullptr;        // [tokens, width], updated
+  const float* update = nullptr;  // [tokens, width]
+  const float* post_norm = nullptr;
+  float scale = 1.0f;
+  const float* next_norm = nullptr;
+  float* normed = nullptr;  // out [tokens, width]
+  std::int64_t tokens = 0;
+  std::int64_t width = 0;
+  float epsilon = 0;
+};
+
+// Activations are f32 in row-major [tokens, width]. Operations are queued on the stream in call order.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual abi::Device device() const = 0;
+  virtual abi::Stream stream() const = 0;
+  // Zero-filled; throws Error(run) with tag, bytes and what is free when there is no room. tag is a literal.
+  virtual DeviceBuffer allocate(std::uint64_t bytes, std::uint64_t alignment, const char* tag) = 0;
+  virtual void deallocate(void* data, std::uint64_t bytes) noexcept = 0;
+
+  // out[t] = row ids[t] of the table * scale. Any weight format; ids are checked by the caller.
+  virtual void embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
+                     float* out) = 0;
+  // cosine and sine of angles.live frequencies at each position, with fp32 products as the reference model has them.
+  virtual void rotary(const std::int32_t* positions, std::int64_t tokens, const float* inverse_frequency,
+                      const RotaryAngles& angles) = 0;
+  // out[t] = in[t] / sqrt(mean(in[t]^2) + epsilon) * weight. Root mean square normalisation, fp32 inside.
+  virtual void rms_norm(const float* in, const float* weight, float epsilon, std::int64_t tokens, std::int64_t width,
+                        float* out) = 0;
+  virtual void residual_norm(const ResidualInput& input) = 0;
+  virtual void prepare_attention(const AttentionInput& input) = 0;
+  // out[t, i] = gelu_tanh(gate_up[t, i]) * gate_up[t, width + i]
+  virtual void gelu_gate(const float* gate_up, std::int64_t tokens, std::int64_t width, float* out) = 0;
+  // out[r] = in[rows[r]]
+  virtual void gather_rows(const float* in, const std::int32_t* rows, std::int64_t count, std::int64_t width,
+                           float* out) = 0;
+  // x = cap * tanh(x / cap), in place
+  virtual void soft_cap(float* values, std::int64_t count, float cap) = 0;
+};
+
+}  // namespace facet
