@@ -33,7 +33,7 @@ class AddedTokens {
   };
   std::int32_t child_of(std::int32_t node, unsigned char byte) const;
 
-  std::vector<Node> nodes_{Node{}};
+  std::vector<Node> nodes_ = std::vector<Node>(1);
   std::array<bool, 256> first_{};
 };
 
