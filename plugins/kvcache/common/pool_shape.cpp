@@ -1,0 +1,96 @@
+#include "common/pool_shape.h"
+
+#include "common/storage.h"
+
+namespace facet::kvcache {
+
+namespace {
+
+constexpr std::int64_t kMaxInt32 = 2147483647;
+
+}  // namespace
+
+void check_problem(const abi::KvProblem& problem, sdk::Reasons& reasons) {
+  reasons.require(problem.device == abi::Device::cpu || problem.device == abi::Device::cuda, "the device is ",
+                  sdk::to_string(problem.device), ", it must be cpu or cuda");
+  const auto positive = [&](std::int64_t value, const char* name) {
+    reasons.require(value >= 1, name, " is ", value, ", it must be at least 1");
+  };
+  positive(problem.layer_count, "layer_count");
+  positive(problem.kv_heads, "kv_heads");
+  positive(problem.head_dim, "head_dim");
+  positive(problem.max_sequences, "max_sequences");
+  positive(problem.max_context, "max_context");
+  positive(problem.max_chunk, "max_chunk");
+  reasons.require(problem.window >= 0, "window is ", problem.window, ", it must be 0 (global) or more");
+  reasons.require(problem.max_context <= kMaxInt32, "max_context is ", problem.max_context,
+                  ", positions are 32-bit: at most ", kMaxInt32);
+  reasons.require(problem.max_sequences <= kMaxInt32, "max_sequences is ", problem.max_sequences, ", at most ",
+                  kMaxInt32);
+}
+
+void check_pool(const abi::KvProblem& problem, abi::DType element, std::int64_t blocks, std::int64_t block_rows,
+                sdk::Reasons& reasons) {
+  reasons.require(blocks <= kMaxInt32, "the pool would have ", blocks, " blocks, block tables name at most ",
+                  kMaxInt32);
+  // A double is exact enough for a bound that leaves a factor of 8 to the range of int64.
+  const double head_bytes =
+      static_cast<double>(problem.head_dim) * static_cast<double>(sdk::element_bytes(element)) + 4;
+  const double block_bytes = head_bytes * static_cast<double>(problem.kv_heads) * static_cast<double>(block_rows) + 128;
+  const double bytes = 2 * block_bytes * static_cast<double>(blocks) * static_cast<double>(problem.layer_count);
+  reasons.require(bytes < 1152921504606846976.0, "the pool would have about ", bytes,
+                  " bytes, at most 2^60 can be addressed");
+}
+
+PoolShape::PoolShape(const abi::KvProblem& problem, const abi::KvLayout& layout, std::int64_t blocks)
+    : layout_(layout),
+      strides_(sdk::kv_strides(layout, problem.kv_heads, problem.head_dim)),
+      layers_(problem.layer_count),
+      kv_heads_(problem.kv_heads),
+      head_dim_(problem.head_dim),
+      blocks_(blocks) {
+  // Strides are rounded to the alignment, so every part starts aligned without padding between the parts.
+  codes_bytes_ = blocks * strides_.block * sdk::element_bytes(layout.element);
+  scales_bytes_ = blocks * strides_.scale_block * static_cast<std::int64_t>(sizeof(float));
+  layer_bytes_ = 2 * (codes_bytes_ + scales_bytes_);
+}
+
+std::uint64_t PoolShape::row_bytes() const {
+  const std::int64_t codes = kv_heads_ * head_dim_ * sdk::element_bytes(layout_.element);
+  const std::int64_t scales = layout_.scales == abi::KvScales::per_row_head ? kv_heads_ * 4 : 0;
+  return static_cast<std::uint64_t>(layers_ * 2 * (codes + scales));
+}
+
+void PoolShape::check_memory(const abi::Memory& pool) const {
+  if (pool.data == nullptr)
+    sdk::fail(abi::Status::invalid_argument, "the pool is null, planned were ", bytes(), " bytes");
+  if (pool.bytes < bytes())
+    sdk::fail(abi::Status::invalid_argument, "the pool has ", pool.bytes, " bytes, planned were ", bytes());
+  const auto misaligned = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(pool.data) % kAlignment);
+  if (misaligned != 0)
+    sdk::fail(abi::Status::invalid_argument, "the pool starts ", misaligned, " bytes past a multiple of ", kAlignment);
+}
+
+void PoolShape::fill(const abi::Memory& pool, std::int64_t layer, std::int64_t ring_rows, abi::KvView& view) const {
+  if (layer < 0 || layer >= layers_)
+    sdk::fail(abi::Status::invalid_argument, "layer ", layer, " is outside [0, ", layers_, ")");
+  char* begin = static_cast<char*>(pool.data) + layer * layer_bytes_;
+  view.layout = layout_;
+  view.kv_heads = kv_heads_;
+  view.head_dim = head_dim_;
+  view.keys = begin;
+  view.values = begin + codes_bytes_;
+  if (layout_.scales == abi::KvScales::per_row_head) {
+    view.key_scales = reinterpret_cast<float*>(begin + 2 * codes_bytes_);
+    view.value_scales = reinterpret_cast<float*>(begin + 2 * codes_bytes_ + scales_bytes_);
+  }
+  view.block_stride = strides_.block;
+  view.row_stride = strides_.row;
+  view.head_stride = strides_.head;
+  view.scale_block_stride = strides_.scale_block;
+  view.scale_row_stride = strides_.scale_row;
+  view.scale_head_stride = strides_.scale_head;
+  view.ring_rows = ring_rows;
+}
+
+}  // namespace facet::kvcache
