@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct OptionEntry {
   OptionData value;
   int line = 0;
   std::string key_path;  // "kv_cache.global.options.block_tokens"
+
+  // Same name and value; where it was written does not count.
+  bool operator==(const OptionEntry& other) const { return name == other.name && value == other.value; }
 };
 
 // Which plugin does a job. A plugin is a name ("flash") or a path ("./mine.so", relative to the config file).
@@ -26,7 +30,12 @@ struct PluginChoice {
   // Taken in order, with default options, where `plugin` refuses; there is no other fallback anywhere.
   std::vector<std::string> fallback;
   int line = 0;
-  std::string key_path;  // "attention.global"
+  std::string key_path;  // where the plugin is written: "attention.global", or "attention" when taken from there
+
+  // Same names and options; where it was written does not count.
+  bool operator==(const PluginChoice& other) const {
+    return plugin == other.plugin && options == other.options && fallback == other.fallback;
+  }
 };
 
 // First rule that matches module and row count wins; the last rule is the default and matches everything.
@@ -35,11 +44,15 @@ struct LinearRule {
   std::int64_t min_rows = 1;
   std::int64_t max_rows = 0;  // 0: no limit
   PluginChoice choice;
+
+  bool operator==(const LinearRule&) const = default;
 };
 
 struct ModelConfig {
   std::filesystem::path path;       // absolute after loading
   std::string head = "checkpoint";  // checkpoint | bf16 | int8 | int4: format of the shared embedding and head table
+
+  bool operator==(const ModelConfig&) const = default;
 };
 
 struct EngineConfig {
@@ -50,10 +63,13 @@ struct EngineConfig {
   std::int64_t prefill_chunk = 0;      // tokens of one sequence in one step; 0: max_step_tokens
   std::int64_t threads = 0;            // 0: all
   std::string cpu_isa = "auto";        // auto | avx512 | avx2 | generic
+
+  bool operator==(const EngineConfig&) const = default;
 };
 
 struct Config {
   std::filesystem::path file;  // absolute, symlinks resolved; empty for text without a file
+  std::filesystem::path base;  // folder that relative paths are taken from, absolute
   ModelConfig model;
   EngineConfig engine;
   std::vector<LinearRule> linear;  // rules of the file, then the default
@@ -61,15 +77,28 @@ struct Config {
   PluginChoice kv_sliding, kv_global;
   PluginChoice scheduler;
   std::vector<std::filesystem::path> plugin_paths;  // [plugins] path, absolute
+
+  // The same run: everything but `file` and `base`; plugin paths are compared after resolving them.
+  bool operator==(const Config& other) const;
 };
+
+// A plugin with a '/' in it or a ".so" at its end is a file, anything else a name.
+bool is_plugin_path(std::string_view plugin);
+// The file that a plugin path of this config means, absolute. The file need not exist.
+std::filesystem::path plugin_file(const Config& config, std::string_view plugin);
+
+// Groups: [attention] and [kv_cache] hold the default of both groups. A group table that names its own plugin takes
+// nothing from the default; one that does not takes plugin and fallback from it, and options name by name.
 
 // Reads and checks a file. Relative paths are taken from the folder of the file (of its real path for a symlink), never
 // from the working directory. Throws Error(config) that lists all mistakes at once as "file:line: key.path: what,
-// cure".
+// cure". Files above 1 MiB are refused.
 Config load_config(const std::filesystem::path& file);
-// The same for text; `name` stands for the file in errors and `base` for its folder.
+// The same for text, without touching the file system; `name` stands for the file in errors and `base` for its folder.
 Config parse_config(std::string_view text, const std::string& name, const std::filesystem::path& base);
-// TOML with every value written out; load_config of it gives an equal Config. Paths are absolute.
+// TOML with every value written out; load_config of it gives an equal Config. Paths are absolute,
+// those of plugins too. Throws Error(config) when a text is not UTF-8, which TOML cannot hold, or when there is no
+// default linear rule.
 std::string to_toml(const Config& config);
 
 }  // namespace facet
