@@ -1,0 +1,96 @@
+// bf16 weights widened to fp32, fp32 FMA, 8 inputs a step.
+#include <immintrin.h>
+
+#include "dense/dense_kernels.h"
+
+namespace facet::linear {
+
+namespace {
+
+/// Sums of four vectors, in one fixed tree: lane i of the result is the sum of all lanes of vector i.
+__m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
+  const __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+
+__m256 widen(__m128i values) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(values), 16));
+}
+
+// Copies of the last inputs, filled with zeros to a whole vector: AVX2 has no masked load of 16-bit values.
+struct Tail {
+  alignas(32) std::uint16_t weights[8];
+  alignas(32) float input[8];
+};
+
+// 4 x 2 sums, 4 weight vectors and an input vector fill 13 of the 16 registers.
+constexpr int kRows = 2;
+
+template <int Columns, int Rows>
+void tile_kernel(const DenseTile& tile, const float* input, float* output) {
+  __m256 sums[Rows][kDenseColumns];
+  for (int row = 0; row < Rows; ++row)
+    for (int column = 0; column < kDenseColumns; ++column) sums[row][column] = _mm256_setzero_ps();
+  const std::int64_t whole = tile.in_features / 8 * 8;
+  for (std::int64_t k = 0; k < whole; k += 8) {
+    __m256 w[Columns];
+    for (int column = 0; column < Columns; ++column)
+      w[column] = widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(tile.weights[column] + k)));
+    for (int row = 0; row < Rows; ++row) {
+      const __m256 x = _mm256_loadu_ps(input + row * tile.input_stride + k);
+      for (int column = 0; column < Columns; ++column)
+        sums[row][column] = _mm256_fmadd_ps(w[column], x, sums[row][column]);
+    }
+  }
+  if (whole < tile.in_features) {
+    const auto left = static_cast<int>(tile.in_features - whole);
+    Tail tail;
+    __m256 w[Columns];
+    for (int column = 0; column < Columns; ++column) {
+      for (int i = 0; i < 8; ++i) tail.weights[i] = i < left ? tile.weights[column][whole + i] : std::uint16_t{0};
+      w[column] = widen(_mm_load_si128(reinterpret_cast<const __m128i*>(tail.weights)));
+    }
+    for (int row = 0; row < Rows; ++row) {
+      for (int i = 0; i < 8; ++i) tail.input[i] = i < left ? input[row * tile.input_stride + whole + i] : 0.0f;
+      const __m256 x = _mm256_load_ps(tail.input);
+      for (int column = 0; column < Columns; ++column)
+        sums[row][column] = _mm256_fmadd_ps(w[column], x, sums[row][column]);
+    }
+  }
+  for (int row = 0; row < Rows; ++row) {
+    const __m128 result = sum4(sums[row][0], sums[row][1], sums[row][2], sums[row][3]);
+    alignas(16) float values[kDenseColumns];
+    _mm_store_ps(values, result);
+    for (int column = 0; column < Columns; ++column) output[row * tile.output_stride + column] = values[column];
+  }
+}
+
+template <int Columns>
+void all_rows(const DenseTile& tile) {
+  const float* input = static_cast<const float*>(tile.input);
+  float* output = tile.output;
+  std::int64_t left = tile.rows;
+  for (; left >= kRows; left -= kRows) {
+    tile_kernel<Columns, kRows>(tile, input, output);
+    input += kRows * tile.input_stride;
+    output += kRows * tile.output_stride;
+  }
+  if (left == 1) tile_kernel<Columns, 1>(tile, input, output);
+}
+
+}  // namespace
+
+void dense_avx2(const DenseTile& tile) {
+  switch (tile.columns) {
+    case 1:
+      return all_rows<1>(tile);
+    case 2:
+      return all_rows<2>(tile);
+    case 3:
+      return all_rows<3>(tile);
+    default:
+      return all_rows<4>(tile);
+  }
+}
+
+}  // namespace facet::linear

@@ -1,0 +1,103 @@
+// bf16 weights widened to fp32, fp32 FMA, 16 inputs a step.
+#include <immintrin.h>
+
+#include "dense/dense_kernels.h"
+
+namespace facet::linear {
+
+namespace {
+
+// Sums of four vectors, in one fixed tree: lane i of the result is the sum of all lanes of vector i.
+__m128 sum4(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const __m512d abd = _mm512_castps_pd(ab);
+  const __m512d cdd = _mm512_castps_pd(cd);
+  const __m512 all =
+      _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(abd, cdd)), _mm512_castpd_ps(_mm512_unpackhi_pd(abd, cdd)));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+__m512 widen(__m256i values) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
+}
+
+// 4 x 6 sums, 4 weight vectors and an input vector fill 29 of the 32 registers.
+constexpr int kRows = 6;
+
+template <int Columns, int Rows>
+void tile_kernel(const DenseTile& tile, const float* input, float* output) {
+  __m512 sums[Rows][kDenseColumns];
+  for (int row = 0; row < Rows; ++row)
+    for (int column = 0; column < kDenseColumns; ++column) sums[row][column] = _mm512_setzero_ps();
+  const std::int64_t whole = tile.in_features / 16 * 16;
+  for (std::int64_t k = 0; k < whole; k += 16) {
+    __m512 w[Columns];
+    for (int column = 0; column < Columns; ++column)
+      w[column] = widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile.weights[column] + k)));
+    for (int row = 0; row < Rows; ++row) {
+      const __m512 x = _mm512_loadu_ps(input + row * tile.input_stride + k);
+      for (int column = 0; column < Columns; ++column)
+        sums[row][column] = _mm512_fmadd_ps(w[column], x, sums[row][column]);
+    }
+  }
+  if (whole < tile.in_features) {
+    const auto mask = static_cast<__mmask16>((1u << (tile.in_features - whole)) - 1);
+    __m512 w[Columns];
+    for (int column = 0; column < Columns; ++column)
+      w[column] = widen(_mm256_maskz_loadu_epi16(mask, tile.weights[column] + whole));
+    for (int row = 0; row < Rows; ++row) {
+      const __m512 x = _mm512_maskz_loadu_ps(mask, input + row * tile.input_stride + whole);
+      for (int column = 0; column < Columns; ++column)
+        sums[row][column] = _mm512_fmadd_ps(w[column], x, sums[row][column]);
+    }
+  }
+  for (int row = 0; row < Rows; ++row) {
+    const __m128 result = sum4(sums[row][0], sums[row][1], sums[row][2], sums[row][3]);
+    _mm_mask_storeu_ps(output + row * tile.output_stride, static_cast<__mmask8>((1u << Columns) - 1), result);
+  }
+}
+
+template <int Columns>
+void all_rows(const DenseTile& tile) {
+  const float* input = static_cast<const float*>(tile.input);
+  float* output = tile.output;
+  std::int64_t left = tile.rows;
+  for (; left >= kRows; left -= kRows) {
+    tile_kernel<Columns, kRows>(tile, input, output);
+    input += kRows * tile.input_stride;
+    output += kRows * tile.output_stride;
+  }
+  switch (left) {
+    case 1:
+      return tile_kernel<Columns, 1>(tile, input, output);
+    case 2:
+      return tile_kernel<Columns, 2>(tile, input, output);
+    case 3:
+      return tile_kernel<Columns, 3>(tile, input, output);
+    case 4:
+      return tile_kernel<Columns, 4>(tile, input, output);
+    case 5:
+      return tile_kernel<Columns, 5>(tile, input, output);
+    default:
+      return;
+  }
+}
+
+}  // namespace
+
+void dense_avx512(const DenseTile& tile) {
+  switch (tile.columns) {
+    case 1:
+      return all_rows<1>(tile);
+    case 2:
+      return all_rows<2>(tile);
+    case 3:
+      return all_rows<3>(tile);
+    default:
+      return all_rows<4>(tile);
+  }
+}
+
+}  // namespace facet::linear
