@@ -25,8 +25,12 @@ void check_problem(const abi::KvProblem& problem, sdk::Reasons& reasons) {
   reasons.require(problem.window >= 0, "window is ", problem.window, ", it must be 0 (global) or more");
   reasons.require(problem.max_context <= kMaxInt32, "max_context is ", problem.max_context,
                   ", positions are 32-bit: at most ", kMaxInt32);
-  reasons.require(problem.max_sequences <= kMaxInt32, "max_sequences is ", problem.max_sequences, ", at most ",
-                  kMaxInt32);
+  const auto bounded = [&](std::int64_t value, const char* name) {
+    reasons.require(value <= kMaxInt32, name, " is ", value, ", it must be at most ", kMaxInt32);
+  };
+  bounded(problem.max_sequences, "max_sequences");
+  bounded(problem.max_chunk, "max_chunk");
+  bounded(problem.window, "window");
 }
 
 void check_pool(const abi::KvProblem& problem, abi::DType element, std::int64_t blocks, std::int64_t block_rows,
