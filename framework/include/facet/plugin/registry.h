@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "facet/abi/attention.h"
@@ -25,6 +26,21 @@ struct LoadedPlugin {
   std::uint64_t file_hash = 0;  // fnv1a of the file
 };
 
+// Calls the plugin's destroy; logs should it throw.
+void destroy_instance(const LoadedPlugin& plugin, void* instance) noexcept;
+
+// Kind of an interface class.
+template <typename Interface>
+inline constexpr abi::PluginKind kKindOf = abi::PluginKind{};
+template <>
+inline constexpr abi::PluginKind kKindOf<abi::Linear> = abi::PluginKind::linear;
+template <>
+inline constexpr abi::PluginKind kKindOf<abi::Attention> = abi::PluginKind::attention;
+template <>
+inline constexpr abi::PluginKind kKindOf<abi::KvCache> = abi::PluginKind::kv_cache;
+template <>
+inline constexpr abi::PluginKind kKindOf<abi::Scheduler> = abi::PluginKind::scheduler;
+
 // An instance that a plugin made; destroyed by the plugin. Movable, not copyable.
 template <typename Interface>
 class PluginInstance {
@@ -40,7 +56,7 @@ class PluginInstance {
     return *this;
   }
   ~PluginInstance() {
-    if (instance_ != nullptr) plugin_->descriptor->destroy(instance_);
+    if (instance_ != nullptr) destroy_instance(*plugin_, instance_);
   }
   Interface* operator->() const { return instance_; }
   Interface* get() const { return instance_; }
@@ -71,7 +87,8 @@ class PluginRegistry {
 
   // By name: the first directory that holds a plugin of that kind and name. A name with '/' or ending in ".so" is a
   // path, relative to `base`. Throws Error(plugin) naming file, field, both values and the cure, or every place tried
-  // and the nearest known name.
+  // and the nearest known name. In a directory <kind>_<name>.so is tried first, and its refusal is the error; then
+  // every other .so in order of its name, whose refusals are listed.
   const LoadedPlugin& load(abi::PluginKind kind, const std::string& name, const std::filesystem::path& base);
   // Loads one file whatever its kind.
   const LoadedPlugin& load_file(const std::filesystem::path& file);
@@ -82,11 +99,11 @@ class PluginRegistry {
   // probe() and create(); throws Error(plugin) with the plugin's reasons.
   template <typename Interface>
   PluginInstance<Interface> create(const LoadedPlugin& plugin, const OptionSet& options) {
-    return {&plugin, static_cast<Interface*>(create_raw(plugin, options))};
+    return {&plugin, static_cast<Interface*>(create_raw(plugin, kKindOf<Interface>, options))};
   }
 
  private:
-  void* create_raw(const LoadedPlugin& plugin, const OptionSet& options);
+  void* create_raw(const LoadedPlugin& plugin, abi::PluginKind kind, const OptionSet& options);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
