@@ -72,17 +72,10 @@ bool ContinuousScheduler::preempt_below(const sdk::Step& step, const Item& item)
 }
 
 void ContinuousScheduler::decode(const sdk::Step& step) {
-  std::vector<Item*> decoding;
-  for (Item& item : items_)
-    if (is_decoding(*item.sequence)) decoding.push_back(&item);
-  // With more sequences than the step has tokens they take turns; else this is the order of rank.
-  if (static_cast<std::int64_t>(decoding.size()) > step.view().max_step_tokens)
-    std::stable_sort(decoding.begin(), decoding.end(),
-                     [](const Item* a, const Item* b) { return a->sequence->last_step < b->sequence->last_step; });
-  for (Item* item : decoding) {
-    if (item->preempted) continue;
-    auto answer = schedule(step, *item, 1);
-    while (answer == abi::ScheduleResult::no_memory && preempt_below(step, *item)) answer = schedule(step, *item, 1);
+  for (Item& item : items_) {
+    if (item.preempted || !is_decoding(*item.sequence)) continue;
+    auto answer = schedule(step, item, 1);
+    while (answer == abi::ScheduleResult::no_memory && preempt_below(step, item)) answer = schedule(step, item, 1);
     if (answer == abi::ScheduleResult::no_budget) return;
     // It pauses; nobody may take the rows that it waits for.
     if (answer == abi::ScheduleResult::no_memory) progress_.admitting = false;

@@ -5,8 +5,9 @@
 // ever go before a sequence: nothing starves. `order = "length"` puts shorter prompts first among sequences of the same
 // level (rank / ageing_steps, rounded down).
 //
-// Decode comes first. When the cache is full the sequence of the lowest rank loses its rows (it is computed again
-// later), never the one of the highest rank; a sequence that is itself the lowest keeps its rows and pauses.
+// Decode comes first: new sequences start only in tokens that decoding leaves. When the cache is full the sequence of
+// the lowest rank loses its rows (it is computed again later), never the one of the highest rank; a sequence that is
+// itself the lowest keeps its rows and pauses.
 //
 // Prefill follows the order. When the prompts need more than the step holds, newcomer_share / (1 + newcomer_share) of
 // it goes to the shortest prompts behind the first, so a long prompt keeps nobody out and itself takes at most
@@ -78,7 +79,8 @@ class ContinuousScheduler final : public sdk::SchedulerBase {
   void take_view(const sdk::Step& step);
   void decode(const sdk::Step& step);
   void prefill(const sdk::Step& step);
-  void share_with_short(const sdk::Step& step, std::vector<Item*>& order, std::int64_t budget);
+  void share_with_short(const sdk::Step& step, const std::vector<Item*>& order, std::int64_t budget,
+                        std::int64_t wanted);
   void fill_in_order(const sdk::Step& step, const std::vector<Item*>& order, std::int64_t budget);
   void force_progress(const sdk::Step& step);
 

@@ -1,6 +1,5 @@
 // Which prompts advance in a step, and by how much.
 #include <algorithm>
-#include <cmath>
 
 #include "continuous.h"
 
@@ -31,7 +30,7 @@ void ContinuousScheduler::prefill(const sdk::Step& step) {
   // Memory that frees up belongs to the prompts that already hold rows.
   if (starved_) progress_.admitting = false;
   if (wanted > budget && order.size() > 1 && !starved_) {
-    share_with_short(step, order, budget);
+    share_with_short(step, order, budget, wanted);
   } else {
     credit_ = 0;
   }
@@ -39,10 +38,12 @@ void ContinuousScheduler::prefill(const sdk::Step& step) {
 }
 
 // The share of the shortest prompts behind the first one. Fractions of a token are carried to the next step.
-void ContinuousScheduler::share_with_short(const sdk::Step& step, std::vector<Item*>& order, std::int64_t budget) {
+void ContinuousScheduler::share_with_short(const sdk::Step& step, const std::vector<Item*>& order, std::int64_t budget,
+                                           std::int64_t wanted) {
   const double share = static_cast<double>(budget) * newcomer_share_ / (1 + newcomer_share_);
   credit_ = std::min(credit_ + share, static_cast<double>(budget));
-  std::int64_t left = static_cast<std::int64_t>(std::floor(credit_));
+  auto left = static_cast<std::int64_t>(credit_);
+  if (left == 0) return;
   // The first that waits has a right to the last slot and the last partial prompt.
   const auto first_waiting =
       std::find_if(order.begin(), order.end(), [](const Item* item) { return !is_running(*item->sequence); });
@@ -56,7 +57,9 @@ void ContinuousScheduler::share_with_short(const sdk::Step& step, std::vector<It
     const std::int64_t need = chunk(*item->sequence, step.view());
     // Only the first may get less than it needs: crumbs for many prompts would finish none of them.
     if (left <= 0 || (any && need > left)) break;
-    const std::int64_t tokens = std::min(need, left);
+    // It works once in a step, so it also takes here what the others cannot use.
+    const std::int64_t spare = budget - (wanted - need);
+    const std::int64_t tokens = std::min(need, std::max(left, spare));
     const std::int64_t reserved = first_waiting != order.end() && *first_waiting != item ? 1 : 0;
     if (!is_running(*item->sequence) && !may_start(step, *item, tokens, reserved)) continue;
     std::int64_t granted = 0;
@@ -68,7 +71,7 @@ void ContinuousScheduler::share_with_short(const sdk::Step& step, std::vector<It
     if (answer != abi::ScheduleResult::scheduled) break;
     any = true;
     left -= granted;
-    credit_ -= static_cast<double>(granted);
+    credit_ = std::max(0.0, credit_ - static_cast<double>(granted));
   }
   // Nobody took it: nothing is owed.
   if (!any) credit_ = 0;

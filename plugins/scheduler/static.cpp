@@ -120,15 +120,20 @@ class StaticScheduler final : public sdk::SchedulerBase {
     std::vector<Member*> decoding;
     for (Member& member : members)
       if (is_decoding(*member.sequence)) decoding.push_back(&member);
-    // With more members than the step has tokens they take turns.
-    std::stable_sort(decoding.begin(), decoding.end(),
-                     [](const Member* a, const Member* b) { return a->sequence->last_step < b->sequence->last_step; });
+    // With more members than the step has tokens they take turns, from where the last step stopped.
+    if (static_cast<std::int64_t>(decoding.size()) > step.view().max_step_tokens) {
+      const auto next = std::find_if(decoding.begin(), decoding.end(),
+                                     [&](const Member* member) { return member->place > last_decoded_; });
+      std::rotate(decoding.begin(), next, decoding.end());
+    }
     bool any = false;
     for (Member* member : decoding) {
       if (member->out) continue;
       const auto answer = schedule_with_room(step, members, *member, 1);
-      any = any || answer == abi::ScheduleResult::scheduled;
       if (answer == abi::ScheduleResult::no_budget) break;
+      if (answer != abi::ScheduleResult::scheduled) continue;
+      any = true;
+      last_decoded_ = member->place;
     }
     return any;
   }
@@ -173,6 +178,7 @@ class StaticScheduler final : public sdk::SchedulerBase {
   bool by_length_;
   std::int64_t max_skipped_;
   std::uint64_t next_place_ = 0;
+  std::uint64_t last_decoded_ = 0;                           // place
   std::unordered_map<std::uint64_t, std::uint64_t> place_;   // members of the batch
   std::unordered_map<std::uint64_t, std::int64_t> skipped_;  // batches that went without it
 };
