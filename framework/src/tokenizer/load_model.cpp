@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <array>
+
 #include "facet/tokenizer/utf8.h"
 #include "load.h"
 
@@ -93,40 +95,66 @@ void mark_join(MergePair pair, Bpe& bpe) {
   if (left >= 0 && right >= 0) bpe.pairs.insert(left, right);
 }
 
+// Takes merges in file order and looks their tokens up in batches.
 class MergeLoader {
  public:
   MergeLoader(const JsonField& merges, TokenizerData& data) : merges_(merges), data_(data) {}
 
-  void add(MergePair pair, std::size_t rank) {
-    const std::int32_t left = find(pair.left, rank, "left token");
-    const std::int32_t right = find(pair.right, rank, "right token");
-    joined_.assign(pair.left);
-    joined_ += pair.right;
-    const std::int32_t id = find(joined_, rank, "merged token");
-    Bpe& bpe = data_.bpe;
-    mark_join(pair, bpe);
-    for (const std::int32_t part : {left, right}) {
-      if (part == bpe.unknown_id || byte_token_value(data_.tokens[part]) >= 0) bpe.cut_between = false;
+  void add(MergePair pair) {
+    pending_[count_++] = pair;
+    if (count_ == kPending) flush();
+  }
+  // Call once after the last add.
+  void flush() {
+    std::array<std::string_view, 3 * kPending> names;
+    std::array<std::int32_t, 3 * kPending> ids;
+    for (std::size_t index = 0; index < count_; ++index) {
+      joined_[index].assign(pending_[index].left);
+      joined_[index] += pending_[index].right;
+      names[3 * index] = pending_[index].left;
+      names[3 * index + 1] = pending_[index].right;
+      names[3 * index + 2] = joined_[index];
     }
-    Merge& merge = bpe.pairs.insert(left, right);
-    if (merge.rank != PairTable::kNoRank) {
-      merges_.refuse(fmt::format("entry {}: '{}' and '{}' are already merged by entry {}", rank, pair.left, pair.right,
-                                 merge.rank));
+    data_.tokens.find_batch(names.data(), 3 * count_, ids.data());
+    for (std::size_t index = 0; index < count_; ++index) data_.bpe.pairs.prefetch(ids[3 * index], ids[3 * index + 1]);
+    for (std::size_t index = 0; index < count_; ++index, ++rank_) {
+      for (std::size_t part = 0; part < 3; ++part) check_found(ids[3 * index + part], names[3 * index + part], part);
+      insert(pending_[index], ids[3 * index], ids[3 * index + 1], ids[3 * index + 2]);
     }
-    // Text must not grow into a control token; see Tokenizer::encode.
-    if (data_.special[static_cast<std::size_t>(id)] == 0) merge = {static_cast<std::uint32_t>(rank), id};
+    count_ = 0;
   }
 
  private:
-  std::int32_t find(std::string_view token, std::size_t rank, const char* what) const {
-    const std::int32_t id = data_.tokens.find(token);
-    if (id < 0) merges_.refuse(fmt::format("entry {}: {} '{}' is not in the vocabulary", rank, what, token));
-    return id;
+  static constexpr std::size_t kPending = TokenTable::kBatch / 3;
+
+  void check_found(std::int32_t id, std::string_view token, std::size_t part) const {
+    constexpr const char* kParts[] = {"left", "right", "merged"};
+    if (id < 0)
+      merges_.refuse(fmt::format("entry {}: {} token '{}' is not in the vocabulary", rank_, kParts[part], token));
+  }
+
+  void insert(MergePair pair, std::int32_t left, std::int32_t right, std::int32_t merged) {
+    Bpe& bpe = data_.bpe;
+    mark_join(pair, bpe);
+    for (const std::int32_t part : {left, right}) {
+      if (part == bpe.unknown_id || byte_token_value(part == left ? pair.left : pair.right) >= 0)
+        bpe.cut_between = false;
+    }
+    Merge& merge = bpe.pairs.insert(left, right);
+    if (merge.rank != PairTable::kNoRank) {
+      merges_.refuse(fmt::format("entry {}: '{}' and '{}' are already merged by entry {}", rank_, pair.left, pair.right,
+                                 merge.rank));
+    }
+    // Text must not grow into a control token; see Tokenizer::encode.
+    if (data_.special[static_cast<std::size_t>(merged)] == 0) merge = {rank_, merged};
   }
 
   const JsonField& merges_;
   TokenizerData& data_;
-  std::string joined_;
+  std::array<MergePair, kPending> pending_;
+  std::array<std::string, kPending> joined_;
+  std::size_t count_ = 0;
+  std::uint32_t rank_ = 0;
 };
 
 }  // namespace
@@ -157,9 +185,9 @@ void load_model(const JsonField& document, TokenizerData& data) {
   MergeLoader loader(merges, data);
   std::size_t rank = 0;
   for (simdjson::dom::element value : merges.array()) {
-    loader.add(read_pair(value, merges, rank), rank);
-    ++rank;
+    loader.add(read_pair(value, merges, rank++));
   }
+  loader.flush();
 }
 
 }  // namespace facet

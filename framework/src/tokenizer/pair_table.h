@@ -29,6 +29,10 @@ class PairTable {
       if (slots_[index].key == kEmpty) return nullptr;
     }
   }
+  // Starts bringing the pair's entry into the cache.
+  void prefetch(std::int32_t left, std::int32_t right) const {
+    __builtin_prefetch(&slots_[place(key_of(left, right))]);
+  }
   // The entry for the pair; made with kNoRank when new. The reference is valid until the next insert.
   Merge& insert(std::int32_t left, std::int32_t right) {
     if (2 * (count_ + 1) > slots_.size()) grow();
@@ -53,8 +57,10 @@ class PairTable {
     return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) | static_cast<std::uint32_t>(right);
   }
   std::size_t place(std::uint64_t key) const {
-    key ^= key >> 29;  // brings the left id's low bits down to where they meet the right id's before they are spread
-    return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15ull) >> shift_);
+    // Ids of merges lie on a lattice; one multiplication leaves them in clusters, so the halves are mixed in between.
+    key *= 0x9e3779b97f4a7c15ull;
+    key ^= key >> 32;
+    return static_cast<std::size_t>((key * 0xd6e8feb86659fd93ull) >> shift_);
   }
   void resize(std::size_t slots) {
     slots_.assign(slots, Slot{kEmpty, {kNoRank, -1}});

@@ -1,5 +1,6 @@
 #include "token_table.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -47,15 +48,31 @@ TokenTable::Duplicate TokenTable::build(const std::vector<std::string_view>& tok
   return {};
 }
 
-std::int32_t TokenTable::find(std::string_view token) const {
+std::int32_t TokenTable::find(std::string_view token, std::uint64_t hash) const {
   if (slots_.empty()) return kNone;
   const std::size_t mask = slots_.size() - 1;
-  const std::uint64_t hash = hash_bytes(token);
   const auto tag = static_cast<std::uint32_t>(hash >> 32);
   for (std::size_t index = hash & mask; slots_[index].id != kNone; index = (index + 1) & mask) {
     if (slots_[index].tag == tag && (*this)[slots_[index].id] == token) return slots_[index].id;
   }
   return kNone;
+}
+
+void TokenTable::find_batch(const std::string_view* tokens, std::size_t count, std::int32_t* ids) const {
+  std::uint64_t hashes[kBatch];
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t index = 0; index < count; ++index) {
+    hashes[index] = hash_bytes(tokens[index]);
+    __builtin_prefetch(&slots_[hashes[index] & mask]);
+  }
+  // The first slot is a guess at where the string is; a wrong guess costs a needless prefetch and nothing else.
+  const auto guess = [&](std::size_t index) { return std::max(0, slots_[hashes[index] & mask].id); };
+  for (std::size_t index = 0; index < count; ++index)
+    __builtin_prefetch(&offsets_[static_cast<std::size_t>(guess(index))]);
+  for (std::size_t index = 0; index < count; ++index) {
+    __builtin_prefetch(arena_.data() + offsets_[static_cast<std::size_t>(guess(index))]);
+  }
+  for (std::size_t index = 0; index < count; ++index) ids[index] = find(tokens[index], hashes[index]);
 }
 
 }  // namespace facet

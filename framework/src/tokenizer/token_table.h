@@ -30,9 +30,16 @@ class TokenTable {
     return std::string_view(arena_).substr(offsets_[index], offsets_[index + 1] - offsets_[index]);
   }
   // Id of the string or kNone.
-  std::int32_t find(std::string_view token) const;
+  std::int32_t find(std::string_view token) const { return find(token, hash_bytes(token)); }
+  // Ids, or kNone, of `count` strings at once. Each look-up waits for three reads that depend on each other (slot,
+  // offsets, bytes) and miss the near caches; here those of all strings overlap, which makes loading merges about a
+  // third faster.
+  static constexpr std::size_t kBatch = 48;
+  void find_batch(const std::string_view* tokens, std::size_t count, std::int32_t* ids) const;
 
  private:
+  std::int32_t find(std::string_view token, std::uint64_t hash) const;
+
   // The tag is the upper half of the hash: a slot whose tag differs is passed over without touching the arena.
   struct Slot {
     std::uint32_t tag;
