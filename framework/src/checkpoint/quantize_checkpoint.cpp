@@ -1,0 +1,177 @@
+// Streams a dense checkpoint into a quantized one.
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "facet/base/error.h"
+#include "facet/base/text.h"
+#include "facet/checkpoint/prefixes.h"
+#include "facet/checkpoint/quantized_writer.h"
+
+namespace facet {
+namespace {
+
+// A folder that is removed unless it got its final name.
+class PartialFolder {
+ public:
+  explicit PartialFolder(const std::filesystem::path& out) : out_(out), partial_(out) {
+    partial_ += ".partial";
+    std::error_code error;
+    if (std::filesystem::exists(out_, error)) {
+      throw_error(ErrorKind::run, "{}: exists already; choose another folder or delete it", out_.string());
+    }
+    if (std::filesystem::exists(partial_, error)) {
+      throw_error(ErrorKind::run, "{}: exists; another run is writing it, or one was interrupted: delete it then",
+                  partial_.string());
+    }
+    std::filesystem::create_directories(partial_, error);
+    if (error) throw_error(ErrorKind::run, "{}: cannot create: {}", partial_.string(), error.message());
+  }
+  ~PartialFolder() {
+    std::error_code ignored;
+    if (!done_) std::filesystem::remove_all(partial_, ignored);
+  }
+  PartialFolder(const PartialFolder&) = delete;
+  PartialFolder& operator=(const PartialFolder&) = delete;
+
+  const std::filesystem::path& path() const { return partial_; }
+  void commit() {
+    std::error_code error;
+    std::filesystem::rename(partial_, out_, error);
+    if (error)
+      throw_error(ErrorKind::run, "{}: cannot rename to {}: {}", partial_.string(), out_.string(), error.message());
+    done_ = true;
+  }
+
+ private:
+  std::filesystem::path out_;
+  std::filesystem::path partial_;
+  bool done_ = false;
+};
+
+// What happens to every matrix of the source.
+struct Plan {
+  std::map<std::string, QuantizationScheme> modules;  // to quantize
+  std::vector<QuantizationGroup> groups;
+  std::vector<std::string> ignore;
+};
+
+constexpr std::string_view kWeight = ".weight";
+
+bool is_layer_projection(const Tensor& tensor, const std::string& prefix) {
+  return tensor.shape.size() == 2 && tensor.name.starts_with(prefix + "layers.") &&
+         tensor.name.ends_with("_proj.weight");
+}
+
+Plan make_plan(const QuantizeJob& job, const Checkpoint& source) {
+  const std::string prefix = weight_prefix(source);
+  Plan plan;
+  std::set<std::string> matched;
+  for (const std::string& name : source.names()) {
+    const Tensor& tensor = *source.find(name);
+    const bool embedding = name == prefix + "embed_tokens.weight";
+    const bool wanted = is_layer_projection(tensor, prefix) || (embedding && job.head);
+    if (!wanted) continue;
+    const std::string module = name.substr(0, name.size() - kWeight.size());
+    bool excluded = false;
+    for (const std::string& pattern : job.exclude) {
+      if (glob_match(pattern, module)) {
+        matched.insert(pattern);
+        excluded = true;
+      }
+    }
+    if (excluded) {
+      plan.ignore.push_back(module);
+    } else {
+      plan.modules.emplace(module, embedding ? *job.head : job.linear);
+    }
+  }
+  for (const std::string& pattern : job.exclude) {
+    if (matched.count(pattern) == 0) {
+      throw_error(ErrorKind::checkpoint, "{}: exclude pattern '{}' matches no module that would be quantized",
+                  job.in.string(), pattern);
+    }
+  }
+  plan.groups.push_back({"group_0", {"Linear"}, job.linear});
+  if (job.head) plan.groups.push_back({"group_1", {"re:.*embed_tokens"}, *job.head});
+  // The head shares the embedding's table; a reader that sees it as a linear layer of its own must not look for packed
+  // weights.
+  plan.ignore.insert(plan.ignore.begin(), "lm_head");
+  if (skipped_modules(source, prefix).tensors > 0) {
+    for (const char* pattern : {"re:.*vision.*", "re:.*audio.*", "re:.*multi_modal.*"})
+      plan.ignore.emplace_back(pattern);
+  }
+  return plan;
+}
+
+// Calls the quantizer on a mapped tensor, through a copy where the file does not align it.
+QuantizedMatrix quantize_tensor(const QuantizeJob& job, const Tensor& tensor, const QuantizationScheme& scheme) {
+  const auto width = static_cast<std::size_t>(element_bytes(tensor.type));
+  std::vector<float> aligned;
+  const void* values = tensor.data;
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % width != 0) {
+    aligned.resize(tensor.bytes / sizeof(float) + 1);
+    std::memcpy(aligned.data(), tensor.data, tensor.bytes);
+    values = aligned.data();
+  }
+  return job.quantize({tensor.name, tensor.type, values, tensor.shape[0], tensor.shape[1]}, scheme);
+}
+
+void copy_side_files(const Checkpoint& source, const std::filesystem::path& to) {
+  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                           "special_tokens_map.json", "tokenizer.model", "chat_template.jinja", "chat_template.json",
+                           "processor_config.json", "preprocessor_config.json", "LICENSE"}) {
+    if (const std::optional<std::string> text = source.file_text(name)) write_text_atomically(to / name, *text);
+  }
+}
+
+}  // namespace
+
+QuantizeReport quantize_checkpoint(const QuantizeJob& job,
+                                   const std::function<void(const QuantizeProgress&)>& progress) {
+  const Checkpoint source = Checkpoint::open(job.in);
+  if (parse_quantization_config(source.config_json(), (job.in / "config.json").string()).quantized()) {
+    throw_error(ErrorKind::checkpoint, "{}: is quantized already; start from the bf16 checkpoint", job.in.string());
+  }
+  const Plan plan = make_plan(job, source);
+  const std::string config = with_quantization_config(source.config_json(), plan.groups, plan.ignore);
+  PartialFolder folder(job.out);
+  QuantizeReport report;
+  report.bytes_in = source.tensor_bytes();
+  const auto total = static_cast<std::int64_t>(plan.modules.size());
+  std::int64_t done = 0;
+
+  std::map<std::string, std::string> metadata = job.metadata;
+  metadata.emplace("format", "pt");  // some readers insist on it
+  SafetensorsWriter writer(folder.path() / "model.safetensors", std::move(metadata));
+  for (const std::string& name : source.names()) {
+    const Tensor& tensor = *source.find(name);
+    const std::string module = name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : std::string();
+    const auto entry = plan.modules.find(module);
+    if (entry == plan.modules.end()) {
+      ++report.copied;
+      writer.add(name, tensor.type, tensor.shape, tensor.data);
+      continue;
+    }
+    if (tensor.type != TensorType::bf16 && tensor.type != TensorType::f32) {
+      throw_error(ErrorKind::checkpoint, "{}: only BF16 and F32 can be quantized", describe(tensor));
+    }
+    const QuantizationScheme scheme = entry->second;
+    add_quantized_module(writer, module, scheme, tensor.shape[0], tensor.shape[1], [&, module, scheme] {
+      if (progress) progress({module, done, total});
+      QuantizedMatrix matrix = quantize_tensor(job, tensor, scheme);
+      report.quantized.push_back(module);
+      ++done;
+      source.release_pages();
+      return matrix;
+    });
+  }
+  report.bytes_out = writer.write();
+  write_text_atomically(folder.path() / "config.json", config);
+  copy_side_files(source, folder.path());
+  folder.commit();
+  if (progress) progress({"", done, total});
+  return report;
+}
+
+}  // namespace facet
