@@ -20,7 +20,7 @@ using OptionText = std::map<std::string, std::variant<std::int64_t, double, std:
 class PluginUnderTest {
  public:
   PluginUnderTest(const std::string& library, const OptionText& overrides) {
-    const std::string file = std::string(FACET_BINARY_DIR) + "/lib/facet/plugins/" + library + ".so";
+    const std::string file = std::string(FACET_BINARY_DIR) + "/" + folder(library) + "/" + library + ".so";
     // Never unloaded, as in the program.
     void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) throw std::runtime_error(dlerror());
@@ -66,6 +66,11 @@ class PluginUnderTest {
     return {&text, [](void* context, const char* line, std::uint64_t size) {
               static_cast<std::string*>(context)->append(line, size);
             }};
+  }
+
+  // The example is built beside the tests, so that the program does not find it among its own plugins.
+  static const char* folder(const std::string& library) {
+    return library == "scheduler_shortest_first" ? "tests/plugins" : "lib/facet/plugins";
   }
 
  private:
