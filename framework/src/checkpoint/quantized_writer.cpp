@@ -96,8 +96,9 @@ void add_quantized_module(SafetensorsWriter& writer, const std::string& name, co
   using Append = SafetensorsWriter::Append;
   writer.add(name + ".weight_packed", TensorType::i32, {out_features, ceil_div(in_features, per_word)},
              [module](const Append& append) {
-               append(module->get().words.data(), module->matrix.words.size() * sizeof(std::uint32_t));
-               module->matrix.words = {};
+               std::vector<std::uint32_t>& words = module->get().words;
+               append(words.data(), words.size() * sizeof(std::uint32_t));
+               words = {};
              });
   writer.add(name + ".weight_scale", TensorType::bf16, {out_features, groups},
              [module](const Append& append) { write_scales(*module, append); });
