@@ -1,0 +1,136 @@
+#include "common.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+
+#include "facet/base/log.h"
+#include "quantize_weight.h"
+
+namespace facet::cli {
+
+void add_global_options(CLI::App& command, GlobalOptions& global) {
+  command.add_flag("--json", global.json, "Print one JSON document on stdout");
+  command.add_option("--log-level", global.log_level, "trace, debug, info, warn, error or off")->capture_default_str();
+  command.add_option("--plugin-dir", global.plugin_dirs,
+                     "Directory to search for plugins, before FACET_PLUGIN_PATH; may be repeated");
+}
+
+Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) != 0) {}
+
+Progress::~Progress() {
+  if (shown_) std::fputs("\r\033[K", stderr);
+}
+
+void Progress::update(std::size_t done, std::size_t total) {
+  if (!terminal_) return;
+  shown_ = true;
+  fmt::print(stderr, "\r\033[K{} {}/{}", what_, done, total);
+  std::fflush(stderr);
+}
+
+std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, const GlobalOptions& global, bool load,
+                                                std::shared_ptr<gemma4::SharedParts> shared) {
+  gemma4::PipelineOptions options;
+  for (const std::string& directory : global.plugin_dirs)
+    options.plugin_dirs.push_back(std::filesystem::absolute(directory));
+  options.quantize = quantize_weight;
+  auto pipeline = std::make_unique<gemma4::Pipeline>(load_config(config_file), std::move(options), std::move(shared));
+  log(LogLevel::info, "resolved config:\n{}", to_toml(pipeline->config()));
+  if (load) {
+    Progress progress("loading weights");
+    pipeline->load([&](std::size_t done, std::size_t total) { progress.update(done, total); });
+  }
+  return pipeline;
+}
+
+void print_json(const Json& document) {
+  const std::string text = document.dump(2);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fputc('\n', stdout);
+}
+
+Json plugin_use_json(const std::vector<PluginUse>& uses) {
+  Json list = Json::array();
+  for (const PluginUse& use : uses) {
+    list.push_back({{"place", use.place},
+                    {"kind", use.kind},
+                    {"name", use.name},
+                    {"version", use.version},
+                    {"options", use.options},
+                    {"file", use.file},
+                    {"file_hash", fmt::format("{:016x}", use.file_hash)},
+                    {"calls", use.calls},
+                    {"seconds", static_cast<double>(use.nanoseconds) / 1e9}});
+  }
+  return list;
+}
+
+Json memory_json(const MemoryPlan& plan) {
+  return {{"weights", plan.weights},       {"weights_mapped", plan.weights_mapped},
+          {"kv_sliding", plan.kv_sliding}, {"kv_global", plan.kv_global},
+          {"workspace", plan.workspace},   {"activations", plan.activations},
+          {"allocated", plan.allocated()}, {"sequences_that_fit", plan.sequences_that_fit}};
+}
+
+Json run_record(gemma4::Pipeline& pipeline) {
+  const gemma4::SharedParts& shared = *pipeline.shared();
+  return {{"facet_version", FACET_VERSION},
+          {"config", to_toml(pipeline.config())},
+          {"config_file", pipeline.config().file.string()},
+          {"device", "cpu"},
+          {"cpu_features", describe_cpu_features(shared.services->table()->cpu_features)},
+          {"threads", shared.services->table()->worker_count},
+          {"checkpoint", shared.checkpoint->directory().string()},
+          {"checkpoint_hash", fmt::format("{:016x}", shared.checkpoint->content_hash())},
+          {"plugins", plugin_use_json(pipeline.plugin_use())},
+          {"memory", memory_json(pipeline.memory())}};
+}
+
+Json percentiles_json(std::vector<double> values) {
+  if (values.empty()) return nullptr;
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double share) {
+    const double place = share * static_cast<double>(values.size() - 1);
+    const auto low = static_cast<std::size_t>(place);
+    const std::size_t high = std::min(low + 1, values.size() - 1);
+    return values[low] + (values[high] - values[low]) * (place - std::floor(place));
+  };
+  return {{"p50", at(0.5)}, {"p90", at(0.9)}, {"p99", at(0.99)}};
+}
+
+std::vector<JsonLine> read_json_lines(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  if (!in) throw_error(ErrorKind::usage, "{}: cannot be opened", file.string());
+  std::vector<JsonLine> lines;
+  std::string text;
+  for (int number = 1; std::getline(in, text); ++number) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    try {
+      lines.push_back({number, nlohmann::json::parse(text)});
+    } catch (const nlohmann::json::exception& error) {
+      throw_error(ErrorKind::usage, "{}:{}: {}", file.string(), number, error.what());
+    }
+  }
+  return lines;
+}
+
+std::vector<std::vector<std::int32_t>> read_token_lines(const std::filesystem::path& file) {
+  std::vector<std::vector<std::int32_t>> sequences;
+  for (const JsonLine& line : read_json_lines(file)) {
+    const auto is_id = [](const nlohmann::json& value) {
+      return value.is_number_integer() && value.get<std::int64_t>() >= 0 && value.get<std::int64_t>() <= INT32_MAX;
+    };
+    if (!line.object.is_array() || !std::all_of(line.object.begin(), line.object.end(), is_id)) {
+      throw_error(ErrorKind::usage, "{}:{}: expected a JSON array of token ids (whole numbers from 0)", file.string(),
+                  line.line);
+    }
+    sequences.push_back(line.object.get<std::vector<std::int32_t>>());
+  }
+  if (sequences.empty()) throw_error(ErrorKind::usage, "{}: holds no sequence", file.string());
+  return sequences;
+}
+
+}  // namespace facet::cli

@@ -1,0 +1,72 @@
+// What every command shares: global options, a loaded pipeline, JSON output and progress.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "gemma4/pipeline.h"
+
+namespace facet::cli {
+
+using Json = nlohmann::ordered_json;
+
+struct GlobalOptions {
+  bool json = false;
+  std::string log_level = "warn";
+  std::vector<std::string> plugin_dirs;
+};
+
+// A command registers itself and runs when it was chosen. Errors leave it as Error.
+using Command = void (*)(CLI::App& app, GlobalOptions& global);
+void add_run(CLI::App& app, GlobalOptions& global);
+void add_eval(CLI::App& app, GlobalOptions& global);
+void add_tokenize(CLI::App& app, GlobalOptions& global);
+void add_quantize(CLI::App& app, GlobalOptions& global);
+
+// --json, --log-level and --plugin-dir on a subcommand.
+void add_global_options(CLI::App& command, GlobalOptions& global);
+
+// A line that is rewritten on a terminal and absent in a pipe. Writes to stderr.
+class Progress {
+ public:
+  explicit Progress(std::string what);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void update(std::size_t done, std::size_t total);
+
+ private:
+  std::string what_;
+  bool terminal_;
+  bool shown_ = false;
+};
+
+// Plans the pipeline of a config file; with `load`, reads the weights too, showing progress.
+std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, const GlobalOptions& global, bool load,
+                                                std::shared_ptr<gemma4::SharedParts> shared = nullptr);
+
+// One JSON document on stdout. Text that is not UTF-8 cannot occur: results come from the decoder, names from checked
+// files.
+void print_json(const Json& document);
+
+// Resolved TOML, plugin files with versions and hashes, device, checkpoint hash: what is needed to run it again.
+Json run_record(gemma4::Pipeline& pipeline);
+Json plugin_use_json(const std::vector<PluginUse>& uses);
+Json memory_json(const MemoryPlan& plan);
+// {"p50":..,"p90":..,"p99":..} by linear interpolation; null for no values.
+Json percentiles_json(std::vector<double> values);
+
+// Token ids, one JSON array a line; empty lines are skipped. Errors name file and line.
+std::vector<std::vector<std::int32_t>> read_token_lines(const std::filesystem::path& file);
+// One JSON object a line, with its line number.
+struct JsonLine {
+  int line = 0;
+  nlohmann::json object;
+};
+std::vector<JsonLine> read_json_lines(const std::filesystem::path& file);
+
+}  // namespace facet::cli

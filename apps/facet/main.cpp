@@ -1,0 +1,27 @@
+// The command `facet`. Exit codes: 0 done, 1 run failed, 2 usage or config, 3 plugin or checkpoint refused.
+#include <cstdio>
+#include <exception>
+
+#include "common.h"
+#include "facet/base/log.h"
+
+int main(int argc, char** argv) {
+  using namespace facet;
+  CLI::App app{"Facet: plugin-based inference for Gemma 4 in INT4"};
+  app.set_version_flag("--version", FACET_VERSION);
+  app.require_subcommand(1);
+  cli::GlobalOptions global;
+  for (const cli::Command add : {cli::add_run, cli::add_eval, cli::add_tokenize, cli::add_quantize}) add(app, global);
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::usage);
+  } catch (const Error& error) {
+    fmt::print(stderr, "facet: {} error: {}\n", to_string(error.kind()), error.full_text());
+    return exit_code(error.kind());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "facet: {}\n", error.what());
+    return exit_code(ErrorKind::run);
+  }
+}

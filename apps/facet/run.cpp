@@ -1,0 +1,181 @@
+// facet run: generate text.
+#include <cstdio>
+#include <map>
+
+#include "common.h"
+#include "facet/base/log.h"
+#include "facet/tokenizer/stream_decoder.h"
+#include "request_file.h"
+
+namespace facet::cli {
+namespace {
+
+struct RunOptions {
+  std::string config, prompt, prompt_ids, requests;
+  std::int64_t max_tokens = 64;
+  bool greedy = false, chat = false, ignore_eos = false;
+  SamplingParams sampling;
+  std::uint64_t seed = 0;
+  CLI::Option* seed_given = nullptr;
+};
+
+std::vector<Request> collect_requests(const RunOptions& options, gemma4::Pipeline& pipeline) {
+  Request defaults;
+  defaults.max_tokens = options.max_tokens;
+  defaults.sampling = options.sampling;
+  if (options.seed_given->count() > 0) defaults.sampling.seed = options.seed;
+  if (options.greedy) defaults.sampling.temperature = 0;
+  if (!options.ignore_eos) defaults.stop_ids = pipeline.stop_ids();
+  if (!options.requests.empty()) return read_requests(options.requests, pipeline, defaults, options.chat);
+  std::vector<Request> requests;
+  if (!options.prompt_ids.empty()) {
+    for (std::vector<std::int32_t>& ids : read_token_lines(options.prompt_ids)) {
+      requests.push_back(defaults);
+      requests.back().prompt = std::move(ids);
+    }
+  } else {
+    requests.push_back(defaults);
+    requests.back().prompt = encode_text(pipeline, options.prompt, options.chat);
+  }
+  return requests;
+}
+
+Json result_json(const RequestResult& result, const Tokenizer& tokenizer) {
+  Json json = {{"prompt_ids", result.prompt},
+               {"ids", result.ids},
+               {"text", tokenizer.decode(result.ids, true)},
+               {"finish_reason", to_string(result.finish_reason)},
+               {"ttft_ms", result.token_us.empty() ? Json(nullptr) : Json(result.ttft_ms())},
+               {"itl_ms", percentiles_json(result.inter_token_ms())},
+               {"cached_tokens", result.cached_tokens},
+               {"preemptions", result.preemptions}};
+  if (!result.error.empty()) json["error"] = result.error;
+  return json;
+}
+
+Json metrics_json(const Engine& engine, double seconds, std::int64_t generated) {
+  const EngineMetrics& m = engine.metrics();
+  return {{"seconds", seconds},
+          {"generated_tokens", generated},
+          {"tokens_per_second", seconds > 0 ? static_cast<double>(generated) / seconds : 0.0},
+          {"steps", m.steps},
+          {"prefill_tokens", m.prefill_tokens},
+          {"decode_tokens", m.decode_tokens},
+          {"cached_tokens", m.cached_tokens},
+          {"preemptions", m.preemptions},
+          {"kv_reserved_peak_bytes", m.peak_kv_reserved},
+          {"kv_used_peak_bytes", m.peak_kv_used},
+          {"decode_steps", m.decode_steps},
+          {"decode_outside_kernels",
+           m.decode_step_ns > 0 ? 1.0 - static_cast<double>(m.decode_plugin_ns) / static_cast<double>(m.decode_step_ns)
+                                : 0.0}};
+}
+
+// Streams the text of a single request to the terminal while it is generated.
+class TextStream {
+ public:
+  TextStream(Engine& engine, const Tokenizer& tokenizer) : decoder_(tokenizer, true) {
+    engine.on_token = [this](std::uint64_t, std::int32_t token) { put(decoder_.push(token)); };
+  }
+  void finish() {
+    put(decoder_.finish());
+    std::fputc('\n', stdout);
+  }
+
+ private:
+  static void put(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+  StreamDecoder decoder_;
+};
+
+void print_text(const std::vector<RequestResult>& results, const Tokenizer& tokenizer) {
+  for (const RequestResult& result : results) {
+    fmt::print("--- request {} ({} prompt tokens, {} generated, {}, first token {:.1f} ms)\n{}\n", result.id,
+               result.prompt.size(), result.ids.size(), to_string(result.finish_reason), result.ttft_ms(),
+               tokenizer.decode(result.ids, true));
+  }
+}
+
+void run(const RunOptions& options, const GlobalOptions& global) {
+  const int sources = static_cast<int>(!options.prompt.empty()) + static_cast<int>(!options.prompt_ids.empty()) +
+                      static_cast<int>(!options.requests.empty());
+  if (sources > 1) throw_error(ErrorKind::usage, "give one of --prompt, --prompt-ids and --requests");
+  const auto pipeline = open_pipeline(options.config, global, true);
+  const auto engine = pipeline->make_engine();
+  const Tokenizer& tokenizer = pipeline->tokenizer();
+  std::vector<Request> requests = collect_requests(options, *pipeline);
+  const bool stream = !global.json && requests.size() == 1;
+  std::optional<TextStream> text;
+  if (stream) text.emplace(*engine, tokenizer);
+  engine->restart_clock();
+  // A request that can never run ends the command before anything is computed; with several, the message says which.
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    try {
+      engine->submit(std::move(requests[i]));
+    } catch (Error& error) {
+      error.add_context(fmt::format("in request {} of {}", i + 1, requests.size()));
+      throw;
+    }
+  }
+  engine->run();
+  const double seconds = static_cast<double>(engine->now_us()) / 1e6;
+  if (stream) text->finish();
+  std::vector<RequestResult> results = engine->take_finished();
+  std::sort(results.begin(), results.end(), [](const RequestResult& a, const RequestResult& b) { return a.id < b.id; });
+  std::int64_t generated = 0;
+  bool failed = false;
+  for (const RequestResult& result : results) {
+    generated += static_cast<std::int64_t>(result.ids.size());
+    failed = failed || result.finish_reason == FinishReason::error;
+  }
+  if (global.json) {
+    Json document = {{"results", Json::array()},
+                     {"metrics", metrics_json(*engine, seconds, generated)},
+                     {"record", run_record(*pipeline)}};
+    for (const RequestResult& result : results) document["results"].push_back(result_json(result, tokenizer));
+    print_json(document);
+  } else {
+    if (!stream) print_text(results, tokenizer);
+    fmt::print(stderr, "{} tokens in {:.2f} s, {:.1f} tokens/s\n", generated, seconds,
+               static_cast<double>(generated) / seconds);
+  }
+  if (!failed) return;
+  for (const RequestResult& result : results) {
+    if (result.finish_reason == FinishReason::error)
+      throw_error(ErrorKind::run, "request {} failed: {}", result.id, result.error);
+  }
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, GlobalOptions& global) {
+  CLI::App* command = app.add_subcommand("run", "Generate text with the configured plugins");
+  auto options = std::make_shared<RunOptions>();
+  command->add_option("config", options->config, "TOML file")->required();
+  command->add_option("--prompt", options->prompt, "Text of one prompt");
+  command->add_option("--prompt-ids", options->prompt_ids, "File with one JSON array of token ids a line");
+  command->add_option("--requests", options->requests, "File with one JSON request a line");
+  command->add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")->capture_default_str();
+  command->add_flag("--greedy", options->greedy,
+                    "Always take the most probable token (the default without --temperature)");
+  command->add_option("--temperature", options->sampling.temperature, "0: greedy")->capture_default_str();
+  command->add_option("--top-k", options->sampling.top_k, "Keep the k most probable tokens; 0: all")
+      ->capture_default_str();
+  command->add_option("--top-p", options->sampling.top_p, "Keep the most probable tokens that reach this mass")
+      ->capture_default_str();
+  command->add_option("--min-p", options->sampling.min_p, "Keep tokens at least this fraction as probable as the best")
+      ->capture_default_str();
+  command->add_option("--repetition-penalty", options->sampling.repetition_penalty, "1: none")->capture_default_str();
+  options->seed_given = command->add_option("--seed", options->seed, "Makes sampling repeatable");
+  command->add_flag("--chat", options->chat, "Put text prompts into the chat format as the user's turn");
+  command->add_flag("--ignore-eos", options->ignore_eos, "Do not stop at the model's end tokens");
+  add_global_options(*command, global);
+  command->callback([options, &global] {
+    set_log_level(parse_log_level(global.log_level));
+    run(*options, global);
+  });
+}
+
+}  // namespace facet::cli

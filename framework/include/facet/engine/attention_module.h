@@ -1,0 +1,60 @@
+// Attention plugins bound to layers, and the negotiation of KV layouts between them and the cache policies.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "facet/engine/kv_manager.h"
+
+namespace facet {
+
+struct AttentionInstance {
+  PluginInstance<abi::Attention> plugin;
+  std::string options;
+  CallCounter counter;
+};
+
+struct AttentionShape {
+  std::int64_t query_heads = 0;
+  float scale = 1.0f;
+};
+
+// All layers of one KV group: they share shape and layout, so they share one plan.
+class AttentionModule {
+ public:
+  AttentionModule(KvGroupSpec group, AttentionShape shape, std::shared_ptr<AttentionInstance> instance,
+                  const abi::AttentionPlan& plan, std::vector<Refusal> refused);
+
+  const KvGroupSpec& group() const { return group_; }
+  const AttentionInstance& instance() const { return *instance_; }
+  const std::vector<Refusal>& refused() const { return refused_; }
+  std::uint64_t workspace_bytes() const { return plan_.workspace_bytes; }
+  // queries and output [token_count, query_heads, head_dim], dense.
+  void run(const Backend& backend, std::int32_t layer, const abi::BatchView& batch, const abi::KvView& kv,
+           const float* queries, float* output, abi::Memory workspace);
+
+ private:
+  KvGroupSpec group_;
+  AttentionShape shape_;
+  std::shared_ptr<AttentionInstance> instance_;
+  abi::AttentionPlan plan_;
+  std::shared_ptr<void> plan_owner_;
+  std::vector<Refusal> refused_;
+};
+
+// A group with its cache policy and its attention.
+struct AttentionAssembly {
+  KvGroup cache;
+  std::unique_ptr<AttentionModule> attention;
+};
+
+// Chooses cache policy and attention plugin of one group by the config, in the order plugin, fallback..., and takes the
+// first layout of the attention kernel's list that the cache can store. Throws Error(plugin) with every reason, or with
+// both lists when none is common.
+AttentionAssembly assemble_attention(const Config& config, PluginRegistry& registry, abi::Device device,
+                                     const KvGroupSpec& group, AttentionShape shape, const KvLimits& limits,
+                                     std::int64_t max_step_tokens);
+
+}  // namespace facet

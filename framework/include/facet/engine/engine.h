@@ -1,0 +1,108 @@
+// The step loop: scheduler -> checked plan -> KV rows -> model -> tokens.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "facet/engine/model.h"
+#include "facet/engine/request.h"
+
+namespace facet {
+
+struct EngineLimits {
+  std::int64_t max_sequences = 1;
+  std::int64_t max_step_tokens = 1;
+  std::int64_t max_chunk = 1;  // tokens of one sequence in one step
+};
+
+struct EngineMetrics {
+  std::int64_t steps = 0;
+  std::int64_t prefill_tokens = 0;  // computed, recomputed ones included
+  std::int64_t decode_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t step_us = 0;            // time inside steps
+  std::int64_t decode_steps = 0;       // steps in which every sequence decoded
+  std::int64_t decode_step_ns = 0;     // time of those
+  std::int64_t decode_plugin_ns = 0;   // of it inside linear and attention plugins
+  std::uint64_t peak_kv_reserved = 0;  // bytes
+  std::uint64_t peak_kv_used = 0;
+};
+
+// A scheduler plugin with its options.
+struct SchedulerInstance {
+  PluginInstance<abi::Scheduler> plugin;
+  std::string options;
+  CallCounter counter;
+};
+
+// Not for use by several threads at once, except cancel(), which any thread may call.
+class Engine {
+ public:
+  // Model and scheduler must outlive the engine. Limits are checked against model and cache: Error(config) with both
+  // values.
+  Engine(Model& model, SchedulerInstance& scheduler, const EngineLimits& limits);
+  ~Engine();
+
+  // Accepts a request and returns its id. Throws Error(request), naming field and numbers, when it can never run: empty
+  // prompt, ids outside the vocabulary, longer than the context or the KV pool (prompt + max_tokens - 1 rows: the last
+  // token stores none), bad sampling.
+  std::uint64_t submit(Request request);
+  // Ends a request at the next step; finished and unknown ids are ignored, so cancelling twice is harmless.
+  void cancel(std::uint64_t id);
+  // One step. False when nothing is live now (requests of the future may be waiting: see next_arrival_us).
+  // Throws Error for faults of the scheduler; faults while running a batch fail the requests of that batch and the
+  // engine goes on.
+  bool step();
+  // Steps until every request is finished, sleeping towards future arrivals.
+  void run();
+  bool idle() const;
+
+  // Results of finished requests, in order of finishing; each is returned once.
+  std::vector<RequestResult> take_finished();
+  // Called for each generated token, stop ids included, from within step().
+  std::function<void(std::uint64_t id, std::int32_t token)> on_token;
+
+  // Microseconds since construction or restart_clock(). Replaced in tests by a clock of their own.
+  std::function<std::int64_t()> now_us;
+  void restart_clock();
+  const EngineMetrics& metrics() const { return metrics_; }
+  void reset_metrics() { metrics_ = {}; }
+  const SchedulerInstance& scheduler() const { return scheduler_; }
+
+ private:
+  struct Sequence;
+  struct StepHost;
+  struct Batch;
+
+  void admit_arrivals();
+  void drop_cancelled();
+  void plan_step(std::vector<Sequence*>& scheduled);
+  void run_batch(const std::vector<Sequence*>& scheduled);
+  Batch make_batch(const std::vector<Sequence*>& scheduled) const;
+  void read_logits(const std::vector<Sequence*>& scheduled, const Batch& batch);
+  void take_row(Sequence& sequence, std::int64_t offset, const float* logits);
+  void accept_token(Sequence& sequence, std::int32_t token);
+  void finish(Sequence& sequence, FinishReason reason, std::string error = {});
+  void remove_finished();
+  void sleep_until_arrival() const;
+
+  Model& model_;
+  SchedulerInstance& scheduler_;
+  EngineLimits limits_;
+  std::uint64_t next_id_ = 1;
+  std::uint64_t step_ = 0;
+  std::vector<std::unique_ptr<Sequence>> live_;    // in order of arrival, then id
+  std::vector<std::unique_ptr<Sequence>> future_;  // the same order
+  std::vector<RequestResult> finished_;
+  struct CancelList;
+  std::unique_ptr<CancelList> cancelled_;
+  EngineMetrics metrics_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace facet

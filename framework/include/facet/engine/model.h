@@ -1,0 +1,57 @@
+// What the engine asks of a model: one ragged batch a step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "facet/engine/kv_manager.h"
+
+namespace facet {
+
+// The new tokens of one step, side by side. Arrays live in host memory for the length of the call.
+struct StepInput {
+  const std::int32_t* ids = nullptr;        // [tokens]
+  const std::int32_t* positions = nullptr;  // [tokens]
+  const std::int32_t* sequence = nullptr;   // [tokens]: index into batch
+  abi::BatchView batch{};
+  // Tests watch the hidden states [tokens, width] through it: layer 0 is the embedding, layer n the output of the n-th
+  // layer. Usually empty.
+  std::function<void(std::int32_t layer, const float* hidden)> observer;
+};
+
+// Calls and time of one plugin, for activation proof and profiles.
+struct PluginUse {
+  std::string kind;
+  std::string name;
+  std::string version;
+  std::string file;
+  std::string options;
+  std::string place;  // "linear", "attention.sliding", ...
+  std::uint64_t file_hash = 0;
+  std::int64_t calls = 0;
+  std::int64_t nanoseconds = 0;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual std::int64_t vocabulary() const = 0;
+  virtual std::int64_t max_step_tokens() const = 0;
+  // Most rows of one logits() call.
+  virtual std::int64_t max_logit_rows() const = 0;
+  virtual KvManager& kv() = 0;
+
+  // Runs all layers over the batch of kv().begin_step(); writes KV rows; keeps the last hidden states.
+  virtual void forward(const StepInput& input) = 0;
+  // Logits [rows.size(), vocabulary] of tokens of the last forward(), valid until the next call. Host memory.
+  virtual const float* logits(std::span<const std::int32_t> rows) = 0;
+  virtual std::vector<PluginUse> plugin_use() const = 0;
+  // Time inside linear and attention plugins so far.
+  virtual std::int64_t kernel_nanoseconds() const = 0;
+};
+
+}  // namespace facet

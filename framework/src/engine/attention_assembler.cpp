@@ -1,0 +1,163 @@
+#include <algorithm>
+
+#include "facet/engine/attention_module.h"
+#include "facet/sdk/attention.h"
+#include "facet/sdk/kv_cache.h"
+
+namespace facet {
+namespace {
+
+constexpr std::uint32_t kMaxLayouts = 32;
+
+struct Candidate {
+  std::string name;
+  bool with_options;
+};
+
+std::vector<Candidate> candidates(const PluginChoice& choice) {
+  std::vector<Candidate> list = {{choice.plugin, true}};
+  for (const std::string& name : choice.fallback) list.push_back({name, false});
+  return list;
+}
+
+// Loads a candidate and makes an instance; its options come from the file when it is the first choice.
+template <typename Interface>
+PluginInstance<Interface> make_instance(const Config& config, PluginRegistry& registry, abi::PluginKind kind,
+                                        const PluginChoice& choice, const Candidate& candidate,
+                                        std::string& options_text) {
+  const LoadedPlugin& loaded = registry.load(kind, candidate.name, config.file.parent_path());
+  PluginChoice used = choice;
+  if (!candidate.with_options) used.options.clear();
+  Problems problems;
+  const OptionSet options = resolve_options(*loaded.descriptor, used, config.file.string(), problems);
+  problems.throw_if_any(ErrorKind::config, fmt::format("{}: wrong options", config.file.string()));
+  options_text = options.to_string();
+  return registry.create<Interface>(loaded, options);
+}
+
+template <typename Interface, typename Problem>
+std::vector<abi::KvLayout> layouts_of(const Interface& plugin, const Problem& problem) {
+  std::vector<abi::KvLayout> list(kMaxLayouts);
+  list.resize(std::min(kMaxLayouts, plugin->layouts(problem, list.data(), kMaxLayouts)));
+  return list;
+}
+
+bool fits(const abi::KvLayout& offer, const abi::KvLayout& layout) {
+  return offer.addressing == layout.addressing && offer.order == layout.order && offer.element == layout.element &&
+         offer.scales == layout.scales && (offer.block_rows == 0 || offer.block_rows == layout.block_rows) &&
+         (offer.alignment == 0 || layout.alignment % offer.alignment == 0);
+}
+
+std::string list_text(const std::vector<abi::KvLayout>& layouts) {
+  std::string text;
+  for (const abi::KvLayout& layout : layouts) text += fmt::format("\n    {}", sdk::to_string(layout));
+  return text.empty() ? "\n    none" : text;
+}
+
+std::string refusals_text(const std::vector<Refusal>& refused) {
+  std::string text;
+  for (const Refusal& refusal : refused) text += fmt::format("\n  {}: {}", refusal.plugin, refusal.reasons);
+  return text;
+}
+
+KvGroup choose_cache(const Config& config, PluginRegistry& registry, const abi::KvProblem& problem,
+                     const KvGroupSpec& spec) {
+  const PluginChoice& choice = spec.window > 0 ? config.kv_sliding : config.kv_global;
+  KvGroup group;
+  group.spec = spec;
+  for (const Candidate& candidate : candidates(choice)) {
+    group.cache =
+        make_instance<abi::KvCache>(config, registry, abi::PluginKind::kv_cache, choice, candidate, group.options);
+    SinkText reasons;
+    if (group.cache->supports(problem, reasons.sink()) != 0) return group;
+    group.refused.push_back({candidate.name, reasons.text()});
+  }
+  throw_error(ErrorKind::plugin,
+              "{}:{}: {}: no cache policy takes the {} layers ({}); name another plugin or a fallback:{}",
+              config.file.string(), choice.line, choice.key_path, spec.name, sdk::to_string(problem),
+              refusals_text(group.refused));
+}
+
+abi::KvProblem make_kv_problem(const KvGroupSpec& spec, abi::Device device, const KvLimits& limits) {
+  abi::KvProblem problem{};
+  problem.size = sizeof problem;
+  problem.device = device;
+  problem.layer_count = static_cast<std::int64_t>(spec.layers.size());
+  problem.kv_heads = spec.kv_heads;
+  problem.head_dim = spec.head_dim;
+  problem.window = spec.window;
+  problem.max_sequences = limits.max_sequences;
+  problem.max_context = limits.max_context;
+  problem.max_chunk = limits.max_chunk;
+  return problem;
+}
+
+abi::AttentionProblem make_attention_problem(const KvGroupSpec& spec, AttentionShape shape, abi::Device device,
+                                             const KvLimits& limits, std::int64_t max_step_tokens) {
+  abi::AttentionProblem problem{};
+  problem.size = sizeof problem;
+  problem.device = device;
+  problem.layer = spec.layers.front();
+  problem.input = abi::DType::f32;
+  problem.output = abi::DType::f32;
+  problem.query_heads = shape.query_heads;
+  problem.kv_heads = spec.kv_heads;
+  problem.head_dim = spec.head_dim;
+  problem.window = spec.window;
+  problem.scale = shape.scale;
+  problem.max_step_tokens = max_step_tokens;
+  problem.max_sequences = limits.max_sequences;
+  problem.max_context = limits.max_context;
+  return problem;
+}
+
+}  // namespace
+
+AttentionAssembly assemble_attention(const Config& config, PluginRegistry& registry, abi::Device device,
+                                     const KvGroupSpec& spec, AttentionShape shape, const KvLimits& limits,
+                                     std::int64_t max_step_tokens) {
+  const abi::KvProblem kv_problem = make_kv_problem(spec, device, limits);
+  KvGroup cache = choose_cache(config, registry, kv_problem, spec);
+  const std::vector<abi::KvLayout> stored = layouts_of(cache.cache, kv_problem);
+  const PluginChoice& choice = spec.window > 0 ? config.attention_sliding : config.attention_global;
+  abi::AttentionProblem problem = make_attention_problem(spec, shape, device, limits, max_step_tokens);
+  std::vector<Refusal> refused;
+  for (const Candidate& candidate : candidates(choice)) {
+    auto instance = std::make_shared<AttentionInstance>();
+    instance->plugin = make_instance<abi::Attention>(config, registry, abi::PluginKind::attention, choice, candidate,
+                                                     instance->options);
+    const std::vector<abi::KvLayout> read = layouts_of(instance->plugin, problem);
+    const abi::KvLayout* common = nullptr;
+    for (const abi::KvLayout& offer : read) {
+      const auto found =
+          std::find_if(stored.begin(), stored.end(), [&](const abi::KvLayout& layout) { return fits(offer, layout); });
+      if (common == nullptr && found != stored.end()) common = &*found;
+    }
+    if (common == nullptr) {
+      refused.push_back(
+          {candidate.name, fmt::format("no common KV layout; the kernel reads:{}\n  the cache policy '{}' stores:{}",
+                                       list_text(read), cache.cache.plugin().descriptor->name, list_text(stored))});
+      continue;
+    }
+    problem.layout = *common;
+    SinkText reasons;
+    if (instance->plugin->supports(problem, reasons.sink()) == 0) {
+      refused.push_back({candidate.name, reasons.text()});
+      continue;
+    }
+    SinkText text;
+    check_call(cache.cache->plan(kv_problem, *common, &cache.plan, text.sink()), cache.cache.plugin(),
+               fmt::format("planning the {} layers", spec.name).c_str(), text, ErrorKind::plugin);
+    abi::AttentionPlan plan{};
+    check_call(instance->plugin->plan(problem, &plan, text.sink()), instance->plugin.plugin(),
+               fmt::format("planning the {} layers", spec.name).c_str(), text, ErrorKind::plugin);
+    auto attention = std::make_unique<AttentionModule>(spec, shape, std::move(instance), plan, std::move(refused));
+    return {std::move(cache), std::move(attention)};
+  }
+  throw_error(ErrorKind::plugin,
+              "{}:{}: {}: no attention plugin takes the {} layers ({}); name another plugin or a fallback:{}",
+              config.file.string(), choice.line, choice.key_path, spec.name, sdk::to_string(problem),
+              refusals_text(refused));
+}
+
+}  // namespace facet

@@ -1,0 +1,364 @@
+#include "facet/engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "facet/base/log.h"
+#include "sequence.h"
+#include "step_host.h"
+
+namespace facet {
+namespace {
+
+// -log softmax(logits)[target], in double so that the mean over many thousand predictions keeps its digits.
+double negative_log_likelihood(const float* logits, std::int64_t vocabulary, std::int32_t target) {
+  const float top = *std::max_element(logits, logits + vocabulary);
+  double sum = 0;
+  for (std::int64_t i = 0; i < vocabulary; ++i) sum += std::exp(static_cast<double>(logits[i] - top));
+  return std::log(sum) + static_cast<double>(top) - static_cast<double>(logits[target]);
+}
+
+template <typename List>
+void insert_by_arrival(List& list, typename List::value_type sequence) {
+  const auto later = [](const auto& a, const auto& b) {
+    return std::make_pair(a->request.arrival_us, a->id()) < std::make_pair(b->request.arrival_us, b->id());
+  };
+  list.insert(std::upper_bound(list.begin(), list.end(), sequence, later), std::move(sequence));
+}
+
+}  // namespace
+
+struct Engine::CancelList {
+  std::mutex mutex;
+  std::vector<std::uint64_t> ids;
+};
+
+Engine::Engine(Model& model, SchedulerInstance& scheduler, const EngineLimits& limits)
+    : model_(model), scheduler_(scheduler), limits_(limits), cancelled_(std::make_unique<CancelList>()) {
+  if (limits.max_step_tokens > model.max_step_tokens()) {
+    throw_error(ErrorKind::config, "engine.max_step_tokens {} is more than the {} the model was planned for",
+                limits.max_step_tokens, model.max_step_tokens());
+  }
+  limits_.max_chunk = std::min({limits.max_chunk, limits.max_step_tokens, model.kv().max_chunk()});
+  restart_clock();
+  now_us = [this] {
+    return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start_).count();
+  };
+}
+
+Engine::~Engine() {
+  for (const auto& sequence : live_) {
+    if (sequence->state == abi::SequenceState::running) model_.kv().close(sequence->id());
+  }
+}
+
+void Engine::restart_clock() {
+  start_ = std::chrono::steady_clock::now();
+}
+
+bool Engine::idle() const {
+  return live_.empty() && future_.empty();
+}
+
+std::uint64_t Engine::submit(Request request) {
+  Problems problems;
+  if (request.prompt.empty()) problems.add("prompt: is empty; give at least one token");
+  if (request.max_tokens < 0) problems.add("max_tokens: {} is negative", request.max_tokens);
+  const auto check_ids = [&](const char* field, const std::vector<std::int32_t>& ids) {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] >= 0 && ids[i] < model_.vocabulary()) continue;
+      problems.add("{}[{}]: id {} is outside the vocabulary 0..{}", field, i, ids[i], model_.vocabulary() - 1);
+      return;
+    }
+  };
+  check_ids("prompt", request.prompt);
+  check_ids("forced", request.forced);
+  validate(request.sampling);
+  static thread_local std::mt19937_64 seeds{std::random_device{}()};
+  auto sequence = std::make_unique<Sequence>(next_id_, std::move(request), seeds());
+  const std::int64_t room = model_.kv().max_sequence_tokens();
+  if (sequence->rows_needed() > room) {
+    problems.add(
+        "prompt of {} tokens and max_tokens {} need {} KV rows; a sequence can hold {} (engine.max_context or the "
+        "cache's pool)",
+        sequence->prompt_tokens(), sequence->request.max_tokens, sequence->rows_needed(), room);
+  }
+  problems.throw_if_any(ErrorKind::request, "the request cannot be served:");
+  ++next_id_;
+  const std::uint64_t id = sequence->id();
+  insert_by_arrival(future_, std::move(sequence));
+  return id;
+}
+
+void Engine::cancel(std::uint64_t id) {
+  const std::lock_guard lock(cancelled_->mutex);
+  cancelled_->ids.push_back(id);
+}
+
+void Engine::drop_cancelled() {
+  std::vector<std::uint64_t> ids;
+  {
+    const std::lock_guard lock(cancelled_->mutex);
+    ids.swap(cancelled_->ids);
+  }
+  for (const std::uint64_t id : ids) {
+    for (auto* list : {&live_, &future_}) {
+      const auto found =
+          std::find_if(list->begin(), list->end(), [&](const auto& sequence) { return sequence->id() == id; });
+      if (found == list->end()) continue;
+      finish(**found, FinishReason::cancelled);
+      finished_.push_back(std::move((*found)->result));
+      list->erase(found);
+    }
+  }
+}
+
+void Engine::admit_arrivals() {
+  const std::int64_t now = now_us();
+  while (!future_.empty() && future_.front()->request.arrival_us <= now) {
+    insert_by_arrival(live_, std::move(future_.front()));
+    future_.erase(future_.begin());
+  }
+}
+
+bool Engine::step() {
+  drop_cancelled();
+  admit_arrivals();
+  if (live_.empty()) return false;
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<Sequence*> scheduled;
+  plan_step(scheduled);
+  const bool all_decode =
+      std::all_of(scheduled.begin(), scheduled.end(), [](const Sequence* sequence) { return sequence->decoding(); });
+  for (const Sequence* sequence : scheduled) {
+    (sequence->decoding() ? metrics_.decode_tokens : metrics_.prefill_tokens) += sequence->scheduled;
+  }
+  const std::int64_t plugin_before = model_.kernel_nanoseconds();
+  run_batch(scheduled);
+  const KvManager::Bytes bytes = model_.kv().bytes();
+  metrics_.peak_kv_reserved = std::max(metrics_.peak_kv_reserved, bytes.reserved);
+  metrics_.peak_kv_used = std::max(metrics_.peak_kv_used, bytes.used);
+  remove_finished();
+  const std::int64_t elapsed =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+  ++metrics_.steps;
+  metrics_.step_us += elapsed / 1000;
+  if (all_decode) {
+    ++metrics_.decode_steps;
+    metrics_.decode_step_ns += elapsed;
+    metrics_.decode_plugin_ns += model_.kernel_nanoseconds() - plugin_before;
+  }
+  return true;
+}
+
+void Engine::plan_step(std::vector<Sequence*>& scheduled) {
+  ++step_;
+  std::vector<abi::SequenceView> views;
+  views.reserve(live_.size());
+  for (const auto& sequence : live_) {
+    abi::SequenceView view{};
+    view.size = sizeof view;
+    view.state = sequence->state;
+    view.id = sequence->id();
+    view.priority = sequence->request.priority;
+    view.preemptions = static_cast<std::uint32_t>(sequence->result.preemptions);
+    view.arrival_us = sequence->request.arrival_us;
+    view.prompt_tokens = sequence->prompt_tokens();
+    view.generated_tokens = sequence->generated();
+    view.computed_tokens = sequence->computed;
+    view.pending_tokens = sequence->pending();
+    view.remaining_tokens = sequence->request.max_tokens - sequence->generated();
+    view.last_step = sequence->last_step;
+    views.push_back(view);
+  }
+  abi::SchedulerView view{};
+  view.size = sizeof view;
+  view.sequence_count = static_cast<std::uint32_t>(views.size());
+  view.sequences = views.data();
+  view.step = step_;
+  view.now_us = now_us();
+  view.max_step_tokens = limits_.max_step_tokens;
+  view.max_sequences = limits_.max_sequences;
+  view.max_chunk = limits_.max_chunk;
+  StepHost host(live_, model_.kv(), limits_, metrics_, step_);
+  const abi::StepBuilder builder = host.builder();
+  SinkText text;
+  abi::Status status;
+  {
+    const CountedCall counted(scheduler_.counter);
+    status = scheduler_.plugin->step(view, builder, text.sink());
+  }
+  scheduled = std::move(host.scheduled);
+  const bool broken = status != abi::Status::ok || !host.violation.empty() || scheduled.empty();
+  if (!broken) return;
+  for (Sequence* sequence : scheduled) model_.kv().cancel(sequence->id());
+  check_call(status, scheduler_.plugin.plugin(), fmt::format("building step {}", step_).c_str(), text);
+  if (!host.violation.empty()) {
+    throw_error(ErrorKind::run, "{} broke its contract in step {}: it {}", describe(scheduler_.plugin.plugin()), step_,
+                host.violation);
+  }
+  throw_error(ErrorKind::run,
+              "{} scheduled nothing in step {} although {} sequences are live; every step must make progress",
+              describe(scheduler_.plugin.plugin()), step_, live_.size());
+}
+
+void Engine::finish(Sequence& sequence, FinishReason reason, std::string error) {
+  if (sequence.state == abi::SequenceState::running) model_.kv().close(sequence.id());
+  sequence.state = abi::SequenceState::waiting;
+  sequence.done = true;
+  sequence.result.finish_reason = reason;
+  sequence.result.error = std::move(error);
+  sequence.result.finish_us = now_us();
+  scheduler_.plugin->finished(sequence.id());
+}
+
+void Engine::remove_finished() {
+  const auto done =
+      std::stable_partition(live_.begin(), live_.end(), [](const auto& sequence) { return !sequence->done; });
+  for (auto it = done; it != live_.end(); ++it) finished_.push_back(std::move((*it)->result));
+  live_.erase(done, live_.end());
+}
+
+std::vector<RequestResult> Engine::take_finished() {
+  return std::exchange(finished_, {});
+}
+
+void Engine::sleep_until_arrival() const {
+  const std::int64_t wait = future_.front()->request.arrival_us - now_us();
+  if (wait > 0) std::this_thread::sleep_for(std::chrono::microseconds(std::min<std::int64_t>(wait, 50'000)));
+}
+
+void Engine::run() {
+  while (!idle()) {
+    if (!step() && !future_.empty()) sleep_until_arrival();
+  }
+}
+
+struct Engine::Batch {
+  std::vector<std::int32_t> ids, positions, sequence, token_begin, first_position;
+  std::vector<std::uint64_t> sequence_ids;
+};
+
+Engine::Batch Engine::make_batch(const std::vector<Sequence*>& scheduled) const {
+  Batch batch;
+  batch.token_begin.push_back(0);
+  for (std::size_t index = 0; index < scheduled.size(); ++index) {
+    const Sequence& sequence = *scheduled[index];
+    batch.sequence_ids.push_back(sequence.id());
+    batch.first_position.push_back(static_cast<std::int32_t>(sequence.computed));
+    for (std::int64_t i = 0; i < sequence.scheduled; ++i) {
+      batch.ids.push_back(sequence.tokens[static_cast<std::size_t>(sequence.computed + i)]);
+      batch.positions.push_back(static_cast<std::int32_t>(sequence.computed + i));
+      batch.sequence.push_back(static_cast<std::int32_t>(index));
+    }
+    batch.token_begin.push_back(static_cast<std::int32_t>(batch.ids.size()));
+  }
+  return batch;
+}
+
+void Engine::run_batch(const std::vector<Sequence*>& scheduled) {
+  const Batch batch = make_batch(scheduled);
+  StepInput input;
+  input.ids = batch.ids.data();
+  input.positions = batch.positions.data();
+  input.sequence = batch.sequence.data();
+  input.batch.size = sizeof input.batch;
+  input.batch.sequence_count = static_cast<std::int32_t>(scheduled.size());
+  input.batch.token_count = static_cast<std::int64_t>(batch.ids.size());
+  input.batch.token_begin = batch.token_begin.data();
+  input.batch.first_position = batch.first_position.data();
+  try {
+    model_.kv().begin_step(batch.sequence_ids);
+    model_.forward(input);
+    for (std::size_t index = 0; index < scheduled.size(); ++index) {
+      const Sequence& sequence = *scheduled[index];
+      model_.kv().commit(sequence.id(),
+                         {sequence.tokens.data() + sequence.computed, static_cast<std::size_t>(sequence.scheduled)});
+    }
+    read_logits(scheduled, batch);
+  } catch (const Error& error) {
+    log(LogLevel::error, "step {}: {}", step_, error.full_text());
+    for (Sequence* sequence : scheduled) {
+      if (!sequence->done) finish(*sequence, FinishReason::error, error.full_text());
+    }
+  }
+}
+
+// Rows of the batch whose logits somebody wants, handled in blocks the model can hold.
+void Engine::read_logits(const std::vector<Sequence*>& scheduled, const Batch& batch) {
+  struct Wanted {
+    Sequence* sequence;
+    std::int64_t offset;  // in the sequence's tokens of this step
+  };
+  std::vector<Wanted> wanted;
+  std::vector<std::int32_t> rows;
+  for (std::size_t index = 0; index < scheduled.size(); ++index) {
+    Sequence& sequence = *scheduled[index];
+    const bool complete = sequence.scheduled == sequence.pending();
+    for (std::int64_t offset = 0; offset < sequence.scheduled; ++offset) {
+      const bool last = complete && offset + 1 == sequence.scheduled;
+      const bool score = sequence.request.score && !last && sequence.computed + offset >= sequence.scored;
+      if (!score && !(last && sequence.generated() < sequence.request.max_tokens)) continue;
+      wanted.push_back({&sequence, offset});
+      rows.push_back(batch.token_begin[index] + static_cast<std::int32_t>(offset));
+    }
+  }
+  const auto block = static_cast<std::size_t>(model_.max_logit_rows());
+  for (std::size_t begin = 0; begin < rows.size(); begin += block) {
+    const std::size_t count = std::min(block, rows.size() - begin);
+    const float* logits = model_.logits({rows.data() + begin, count});
+    for (std::size_t i = 0; i < count; ++i) {
+      take_row(*wanted[begin + i].sequence, wanted[begin + i].offset,
+               logits + static_cast<std::int64_t>(i) * model_.vocabulary());
+    }
+  }
+  for (Sequence* sequence : scheduled) {
+    if (sequence->done) continue;
+    sequence->computed += sequence->scheduled;
+    if (sequence->request.max_tokens == sequence->generated() && sequence->pending() <= 1)
+      finish(*sequence, FinishReason::length);
+  }
+}
+
+// One row of logits: either the next token is known and scored, or it is chosen.
+void Engine::take_row(Sequence& sequence, std::int64_t offset, const float* logits) {
+  if (sequence.done) return;
+  const std::int64_t position = sequence.computed + offset;
+  const auto next = static_cast<std::size_t>(position + 1);
+  if (next < sequence.tokens.size()) {
+    sequence.result.nll.push_back(negative_log_likelihood(logits, model_.vocabulary(), sequence.tokens[next]));
+    sequence.scored = position + 1;
+    return;
+  }
+  const auto output = static_cast<std::size_t>(sequence.generated());
+  if (output < sequence.request.forced.size()) {
+    const std::int32_t token = sequence.request.forced[output];
+    if (sequence.request.score) {
+      sequence.result.nll.push_back(negative_log_likelihood(logits, model_.vocabulary(), token));
+      sequence.scored = position + 1;
+    }
+    accept_token(sequence, token);
+    return;
+  }
+  const Sampler::Result sampled = sequence.sampler.sample({logits, static_cast<std::size_t>(model_.vocabulary())},
+                                                          sequence.result.prompt, sequence.result.ids);
+  if (!sampled.ok) {
+    finish(sequence, FinishReason::error, sampled.error);
+    return;
+  }
+  accept_token(sequence, sampled.id);
+}
+
+void Engine::accept_token(Sequence& sequence, std::int32_t token) {
+  sequence.tokens.push_back(token);
+  sequence.result.ids.push_back(token);
+  sequence.result.token_us.push_back(now_us());
+  if (on_token) on_token(sequence.id(), token);
+  const std::vector<std::int32_t>& stops = sequence.request.stop_ids;
+  if (std::find(stops.begin(), stops.end(), token) != stops.end()) finish(sequence, FinishReason::stop);
+}
+
+}  // namespace facet

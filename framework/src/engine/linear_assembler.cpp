@@ -1,0 +1,143 @@
+#include <algorithm>
+#include <set>
+
+#include "facet/base/text.h"
+#include "facet/engine/linear_module.h"
+#include "facet/sdk/linear.h"
+
+namespace facet {
+
+// Rows [min, max] of a module and the rule that decides for them.
+struct LinearAssembler::Interval {
+  std::int64_t min_rows;
+  std::int64_t max_rows;
+  const LinearRule* rule;
+  bool operator==(const Interval&) const = default;
+};
+
+namespace {
+
+bool rule_covers(const LinearRule& rule, const std::string& name, std::int64_t rows) {
+  return glob_match(rule.layers, name) && rows >= rule.min_rows && (rule.max_rows == 0 || rows <= rule.max_rows);
+}
+
+abi::LinearProblem make_problem(const std::vector<LinearSpec::Part>& parts, const LinearSpec& spec,
+                                abi::Device device) {
+  abi::LinearProblem problem{};
+  problem.size = sizeof problem;
+  problem.device = device;
+  problem.weight = parts.front().format.format;
+  problem.role = parts.size() > 1 ? spec.stacked_role : parts.front().role;
+  for (const LinearSpec::Part& part : parts) problem.out_features += part.out_features;
+  problem.in_features = spec.in_features;
+  problem.group_size = parts.front().format.group_size;
+  problem.symmetric = parts.front().format.symmetric ? 1 : 0;
+  problem.input = abi::DType::f32;
+  problem.output = abi::DType::f32;
+  problem.layer = spec.layer;
+  return problem;
+}
+
+}  // namespace
+
+std::vector<LinearAssembler::Interval> LinearAssembler::intervals(const std::string& name,
+                                                                  std::int64_t max_rows) const {
+  // A decision can change only where some rule begins or ends.
+  std::set<std::int64_t> starts = {1};
+  for (const LinearRule& rule : config_.linear) {
+    if (rule.min_rows <= max_rows) starts.insert(rule.min_rows);
+    if (rule.max_rows > 0 && rule.max_rows < max_rows) starts.insert(rule.max_rows + 1);
+  }
+  std::vector<Interval> result;
+  for (const std::int64_t rows : starts) {
+    const auto rule = std::find_if(config_.linear.begin(), config_.linear.end(),
+                                   [&](const LinearRule& candidate) { return rule_covers(candidate, name, rows); });
+    if (rule == config_.linear.end()) {
+      throw_error(ErrorKind::config, "no [linear] rule covers '{}' with {} rows; give [linear] a default plugin", name,
+                  rows);
+    }
+    if (!result.empty() && result.back().rule == &*rule) continue;
+    if (!result.empty()) result.back().max_rows = rows - 1;
+    result.push_back({rows, max_rows, &*rule});
+  }
+  return result;
+}
+
+std::shared_ptr<LinearInstance> LinearAssembler::instance(const PluginChoice& choice, const std::string& plugin,
+                                                          bool with_options) {
+  const LoadedPlugin& loaded = registry_.load(abi::PluginKind::linear, plugin, config_.file.parent_path());
+  PluginChoice used = choice;
+  if (!with_options) used.options.clear();
+  Problems problems;
+  OptionSet options = resolve_options(*loaded.descriptor, used, config_.file.string(), problems);
+  problems.throw_if_any(ErrorKind::config, fmt::format("{}: wrong options", config_.file.string()));
+  for (const auto& known : instances_) {
+    if (&known->plugin.plugin() == &loaded && known->options == options.to_string()) return known;
+  }
+  auto made = std::make_shared<LinearInstance>();
+  made->plugin = registry_.create<abi::Linear>(loaded, options);
+  made->options = options.to_string();
+  instances_.push_back(made);
+  return made;
+}
+
+LinearChoice LinearAssembler::choose(const abi::LinearProblem& problem, const LinearRule& rule,
+                                     const std::string& name) {
+  LinearChoice choice;
+  choice.min_rows = problem.min_rows;
+  choice.max_rows = problem.max_rows;
+  choice.rule = rule.choice.key_path;
+  std::vector<std::string> candidates = {rule.choice.plugin};
+  candidates.insert(candidates.end(), rule.choice.fallback.begin(), rule.choice.fallback.end());
+  for (const std::string& candidate : candidates) {
+    std::shared_ptr<LinearInstance> asked = instance(rule.choice, candidate, &candidate == &candidates.front());
+    SinkText reasons;
+    if (asked->plugin->supports(problem, reasons.sink()) == 0) {
+      choice.refused.push_back({candidate, reasons.text()});
+      continue;
+    }
+    SinkText text;
+    check_call(asked->plugin->plan(problem, &choice.plan, text.sink()), asked->plugin.plugin(),
+               fmt::format("planning {}", name).c_str(), text, ErrorKind::plugin);
+    choice.plan_owner = std::shared_ptr<void>(choice.plan.handle, [asked](void* handle) {
+      abi::LinearPlan plan{};
+      plan.handle = handle;
+      asked->plugin->release(&plan);
+    });
+    choice.instance = std::move(asked);
+    return choice;
+  }
+  std::string text;
+  for (const Refusal& refusal : choice.refused) text += fmt::format("\n  {}: {}", refusal.plugin, refusal.reasons);
+  throw_error(ErrorKind::plugin, "{}:{}: {}: no linear plugin takes {} ({}); name another plugin or a fallback:{}",
+              config_.file.string(), rule.choice.line, rule.choice.key_path, name, sdk::to_string(problem), text);
+}
+
+LinearModule LinearAssembler::bind(std::vector<LinearSpec::Part> parts, const LinearSpec& spec,
+                                   const std::vector<Interval>& intervals) {
+  abi::LinearProblem problem = make_problem(parts, spec, device_);
+  std::vector<LinearChoice> choices;
+  for (const Interval& interval : intervals) {
+    problem.min_rows = interval.min_rows;
+    problem.max_rows = interval.max_rows;
+    choices.push_back(choose(problem, *interval.rule, parts.front().name));
+  }
+  return {std::move(parts), spec.in_features, spec.layer, std::move(choices)};
+}
+
+LinearGroup LinearAssembler::plan(const LinearSpec& spec) {
+  const std::vector<Interval> first = intervals(spec.parts.front().name, spec.max_rows);
+  const bool stack = std::all_of(spec.parts.begin(), spec.parts.end(), [&](const LinearSpec::Part& part) {
+    return part.format == spec.parts.front().format && intervals(part.name, spec.max_rows) == first;
+  });
+  std::vector<LinearModule> modules;
+  if (stack) {
+    modules.push_back(bind(spec.parts, spec, first));
+  } else {
+    for (const LinearSpec::Part& part : spec.parts)
+      modules.push_back(bind({part}, spec, intervals(part.name, spec.max_rows)));
+  }
+  return LinearGroup(std::move(modules));
+}
+
+}  // namespace facet

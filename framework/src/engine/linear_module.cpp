@@ -1,0 +1,141 @@
+#include "facet/engine/linear_module.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace facet {
+
+std::int64_t LinearSpec::out_features() const {
+  return std::accumulate(parts.begin(), parts.end(), std::int64_t{0},
+                         [](std::int64_t sum, const Part& part) { return sum + part.out_features; });
+}
+
+LinearModule::LinearModule(std::vector<LinearSpec::Part> parts, std::int64_t in_features, std::int32_t layer,
+                           std::vector<LinearChoice> choices)
+    : parts_(std::move(parts)), in_features_(in_features), layer_(layer), choices_(std::move(choices)) {
+  for (const LinearSpec::Part& part : parts_) out_features_ += part.out_features;
+}
+
+std::string LinearModule::name() const {
+  const std::string& first = parts_.front().name;
+  if (parts_.size() == 1) return first;
+  const std::size_t dot = first.rfind('.') + 1;
+  std::string text = first.substr(0, dot) + "{";
+  for (const LinearSpec::Part& part : parts_) text += part.name.substr(dot) + (&part == &parts_.back() ? "}" : ",");
+  return text;
+}
+
+std::uint64_t LinearModule::workspace_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const LinearChoice& choice : choices_) bytes = std::max(bytes, choice.plan.workspace_bytes);
+  return bytes;
+}
+
+std::vector<WeightStore::Key> LinearModule::packed_keys() const {
+  std::vector<WeightStore::Key> keys;
+  for (const LinearChoice& choice : choices_) {
+    if (choice.plan.packed_bytes == 0) continue;
+    const LinearFormat& format = parts_.front().format;
+    WeightStore::Key key{fmt::format("{} format {} g{} {}", name(), static_cast<int>(format.format), format.group_size,
+                                     format.symmetric),
+                         choice.plan.layout, choice.plan.packed_bytes};
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+bool LinearModule::reads_in_place() const {
+  return std::any_of(choices_.begin(), choices_.end(),
+                     [](const LinearChoice& choice) { return choice.plan.packed_bytes == 0; });
+}
+
+std::uint64_t LinearModule::stored_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const LinearSpec::Part& part : parts_) {
+    const auto weights = static_cast<std::uint64_t>(part.out_features) * static_cast<std::uint64_t>(in_features_);
+    const LinearFormat& format = part.format;
+    bytes += format.format == abi::WeightFormat::bf16   ? 2 * weights
+             : format.format == abi::WeightFormat::int8 ? weights
+                                                        : weights / 2;
+    if (format.group_size > 0) {
+      const auto groups = static_cast<std::uint64_t>((in_features_ + format.group_size - 1) / format.group_size);
+      bytes += static_cast<std::uint64_t>(part.out_features) * groups * (format.symmetric ? 4 : 5);
+    }
+  }
+  return bytes;
+}
+
+void LinearModule::load(const LoadWeight& load_weight, WeightStore& store) {
+  std::vector<LinearWeight> weights;
+  std::vector<abi::WeightView> views;
+  const auto views_ready = [&]() -> const std::vector<abi::WeightView>& {
+    if (weights.empty()) {
+      for (const LinearSpec::Part& part : parts_) weights.push_back(load_weight(part, in_features_));
+      for (const LinearWeight& weight : weights) views.push_back(weight.view());
+    }
+    return views;
+  };
+  const std::vector<WeightStore::Key> keys = packed_keys();
+  for (LinearChoice& choice : choices_) {
+    if (choice.plan.packed_bytes == 0) continue;
+    const auto key = std::find_if(keys.begin(), keys.end(), [&](const WeightStore::Key& candidate) {
+      return candidate.layout == choice.plan.layout && candidate.bytes == choice.plan.packed_bytes;
+    });
+    choice.packed = store.get(*key, choice.plan.packed_alignment, [&](abi::Memory packed) {
+      const std::vector<abi::WeightView>& ready = views_ready();
+      SinkText text;
+      check_call(choice.instance->plugin->pack(choice.plan, ready.data(), static_cast<std::uint32_t>(ready.size()),
+                                               packed, text.sink()),
+                 choice.instance->plugin.plugin(), fmt::format("packing {}", name()).c_str(), text, ErrorKind::plugin);
+    });
+  }
+  if (reads_in_place()) {
+    views_ready();
+    weights_ = std::move(weights);
+    views_ = std::move(views);
+  }
+}
+
+void LinearModule::run(const Backend& backend, std::int64_t rows, const float* input, std::int64_t input_stride,
+                       float* output, std::int64_t output_stride, abi::Memory workspace) {
+  for (LinearChoice& choice : choices_) {
+    if (rows > choice.max_rows) continue;
+    abi::LinearArgs args{};
+    args.size = sizeof args;
+    args.part_count = static_cast<std::uint32_t>(views_.size());
+    args.stream = backend.stream();
+    args.rows = rows;
+    args.input = input;
+    args.input_stride = input_stride;
+    args.output = output;
+    args.output_stride = output_stride;
+    args.packed = choice.packed;
+    args.parts = views_.data();
+    args.workspace = workspace;
+    SinkText text;
+    abi::Status status;
+    {
+      const CountedCall counted(choice.instance->counter);
+      status = choice.instance->plugin->run(choice.plan, args, text.sink());
+    }
+    if (status != abi::Status::ok) {
+      check_call(status, choice.instance->plugin.plugin(), fmt::format("running {} on {} rows", name(), rows).c_str(),
+                 text);
+    }
+    return;
+  }
+  throw_error(ErrorKind::run, "{}: {} rows are more than the {} it was planned for", name(), rows,
+              choices_.back().max_rows);
+}
+
+void LinearGroup::run(const Backend& backend, std::int64_t rows, const float* input, float* output,
+                      abi::Memory workspace) {
+  std::int64_t stride = 0;
+  for (const LinearModule& module : modules_) stride += module.out_features();
+  for (LinearModule& module : modules_) {
+    module.run(backend, rows, input, module.in_features(), output, stride, workspace);
+    output += module.out_features();
+  }
+}
+
+}  // namespace facet

@@ -1,0 +1,43 @@
+// One live request inside the engine.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "facet/abi/scheduler.h"
+#include "facet/engine/engine.h"
+
+namespace facet {
+
+struct Engine::Sequence {
+  Sequence(std::uint64_t id, Request asked, std::uint64_t seed)
+      : request(std::move(asked)), sampler(request.sampling, seed) {
+    tokens = request.prompt;
+    result.id = id;
+    result.prompt = request.prompt;
+    result.arrival_us = request.arrival_us;
+  }
+
+  std::uint64_t id() const { return result.id; }
+  std::int64_t prompt_tokens() const { return static_cast<std::int64_t>(result.prompt.size()); }
+  std::int64_t generated() const { return static_cast<std::int64_t>(result.ids.size()); }
+  std::int64_t pending() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
+  // Rows it will hold at most: its last token stores none.
+  std::int64_t rows_needed() const { return prompt_tokens() + std::max<std::int64_t>(request.max_tokens - 1, 0); }
+  bool decoding() const { return generated() > 0 && pending() == 1; }
+
+  Request request;
+  Sampler sampler;
+  RequestResult result;
+  std::vector<std::int32_t> tokens;  // prompt and generated
+  std::int64_t computed = 0;         // rows in the cache
+  std::int64_t scored = 0;           // predictions already in result.nll, so a recomputation does not repeat them
+  std::int64_t scheduled = 0;        // tokens of the current step
+  abi::SequenceState state = abi::SequenceState::waiting;
+  std::uint64_t last_step = 0;
+  bool admitted = false;  // was running at least once
+  bool done = false;
+};
+
+}  // namespace facet

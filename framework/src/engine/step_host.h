@@ -1,0 +1,39 @@
+// The engine's side of abi::StepBuilder: every call of a scheduler is checked and takes effect at once.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "sequence.h"
+
+namespace facet {
+
+struct Engine::StepHost {
+  StepHost(std::vector<std::unique_ptr<Sequence>>& live, KvManager& cache, const EngineLimits& bounds,
+           EngineMetrics& counters, std::uint64_t step_number);
+
+  abi::StepBuilder builder();
+  // Sequences that were scheduled, in the order the scheduler chose.
+  std::vector<Sequence*> scheduled;
+  // Text of the first call that broke a rule; empty when none did.
+  std::string violation;
+
+ private:
+  abi::ScheduleResult schedule(std::uint64_t id, std::int64_t tokens, std::int64_t& granted);
+  abi::ScheduleResult preempt(std::uint64_t id);
+  abi::ScheduleResult invalid(std::string text);
+  abi::ScheduleResult start(Sequence& sequence);
+  void stop(Sequence& sequence);
+
+  KvManager& kv_;
+  const EngineLimits& limits_;
+  EngineMetrics& metrics_;
+  std::uint64_t step_;
+  std::int64_t budget_;
+  std::int64_t running_ = 0;
+  std::unordered_map<std::uint64_t, Sequence*> by_id_;
+};
+
+}  // namespace facet

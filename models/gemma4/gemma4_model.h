@@ -1,0 +1,64 @@
+// The Gemma 4 layer program: norm -> linear -> attention -> linear -> norm -> gated feed-forward, over one ragged
+// batch.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "facet/engine/model.h"
+#include "gemma4/gemma4_plan.h"
+
+namespace facet::gemma4 {
+
+// Quantizes a bf16 matrix in memory, for `model.head = "int8" | "int4"`.
+using QuantizeWeight = std::function<LinearWeight(const LinearWeight& weight, const LinearFormat& format)>;
+
+class Gemma4Model final : public Model {
+ public:
+  // Reads and packs the weights of `plan`. Every parameter of the model is read exactly once or this throws
+  // Error(checkpoint) with the list. plan, checkpoint, backend and store must outlive the model. `progress(done,
+  // total)` is called after each module; may be empty.
+  Gemma4Model(ModelPlan& plan, const Checkpoint& checkpoint, Backend& backend, WeightStore& store,
+              const QuantizeWeight& quantize, const std::function<void(std::size_t, std::size_t)>& progress);
+
+  std::int64_t vocabulary() const override { return plan_.facts().model.vocabulary; }
+  std::int64_t max_step_tokens() const override { return plan_.max_step_tokens(); }
+  std::int64_t max_logit_rows() const override { return plan_.logit_rows(); }
+  KvManager& kv() override { return plan_.kv(); }
+  void forward(const StepInput& input) override;
+  const float* logits(std::span<const std::int32_t> rows) override;
+  std::vector<PluginUse> plugin_use() const override;
+  std::int64_t kernel_nanoseconds() const override;
+
+ private:
+  struct LayerWeights {
+    const float* input_norm;
+    const float* query_norm;
+    const float* key_norm;
+    const float* post_attention_norm;
+    const float* pre_feed_forward_norm;
+    const float* post_feed_forward_norm;
+    const float* inverse_frequency;
+    float scalar;
+  };
+
+  void load_vectors(const Checkpoint& checkpoint);
+  void load_linears(const Checkpoint& checkpoint, WeightStore& store, const QuantizeWeight& quantize,
+                    const std::function<void(std::size_t, std::size_t)>& progress);
+  void attend(std::size_t index, const StepInput& input);
+  void feed_forward(std::size_t index, std::int64_t tokens);
+  float* activation(std::uint64_t offset) const { return reinterpret_cast<float*>(activations_.as<char>() + offset); }
+
+  ModelPlan& plan_;
+  Backend& backend_;
+  LinearWeight embedding_;
+  DeviceBuffer vectors_;
+  DeviceBuffer activations_;
+  DeviceBuffer workspace_;
+  std::vector<LayerWeights> layers_;
+  const float* final_norm_ = nullptr;
+  std::int64_t tokens_ = 0;  // of the last forward
+};
+
+}  // namespace facet::gemma4

@@ -1,0 +1,103 @@
+#include "gemma4/pipeline.h"
+
+#include "facet/backend/cpu_backend.h"
+#include "facet/base/log.h"
+#include "gemma4/chat.h"
+#include "gemma4/tensor_check.h"
+
+namespace facet::gemma4 {
+namespace {
+
+void check_device(const Config& config) {
+  if (config.engine.device == "cuda") {
+    throw_error(ErrorKind::config,
+                "{}: engine.device: 'cuda' is not available: this build has no CUDA backend; use \"cpu\" or \"auto\"",
+                config.file.string());
+  }
+  if (config.engine.device == "auto") log(LogLevel::info, "engine.device auto: cpu (this build has no CUDA backend)");
+}
+
+std::shared_ptr<SharedParts> make_shared_parts(const Config& config) {
+  auto parts = std::make_shared<SharedParts>();
+  parts->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(config.model.path));
+  parts->services = std::make_unique<HostServices>(config.engine.threads, config.engine.cpu_isa);
+  parts->backend = make_cpu_backend(*parts->services);
+  parts->store = std::make_unique<WeightStore>(*parts->backend);
+  parts->model_path = config.model.path;
+  parts->threads = config.engine.threads;
+  parts->cpu_isa = config.engine.cpu_isa;
+  return parts;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(Config config, PipelineOptions options, std::shared_ptr<SharedParts> shared)
+    : config_(std::move(config)), options_(std::move(options)), shared_(std::move(shared)) {
+  check_device(config_);
+  if (!shared_) shared_ = make_shared_parts(config_);
+  std::vector<std::filesystem::path> directories = config_.plugin_paths;
+  directories.insert(directories.end(), options_.plugin_dirs.begin(), options_.plugin_dirs.end());
+  registry_ = std::make_unique<PluginRegistry>(shared_->services->table(), std::move(directories));
+  CheckpointFacts facts = read_facts(*shared_->checkpoint);
+  check_tensors(*shared_->checkpoint, facts);
+  plan_ = std::make_unique<ModelPlan>(config_, std::move(facts), *registry_, abi::Device::cpu);
+  make_scheduler();
+}
+
+Pipeline::~Pipeline() = default;
+
+bool Pipeline::can_share(const Config& other) const {
+  return shared_->model_path == other.model.path && shared_->threads == other.engine.threads &&
+         shared_->cpu_isa == other.engine.cpu_isa;
+}
+
+void Pipeline::make_scheduler() {
+  const PluginChoice& choice = config_.scheduler;
+  const LoadedPlugin& loaded = registry_->load(abi::PluginKind::scheduler, choice.plugin, config_.file.parent_path());
+  Problems problems;
+  const OptionSet options = resolve_options(*loaded.descriptor, choice, config_.file.string(), problems);
+  problems.throw_if_any(ErrorKind::config, fmt::format("{}: wrong options", config_.file.string()));
+  scheduler_.plugin = registry_->create<abi::Scheduler>(loaded, options);
+  scheduler_.options = options.to_string();
+}
+
+const Tokenizer& Pipeline::tokenizer() {
+  if (!tokenizer_) tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::load(config_.model.path / "tokenizer.json"));
+  return *tokenizer_;
+}
+
+std::vector<std::int32_t> Pipeline::stop_ids() const {
+  const Checkpoint& checkpoint = *shared_->checkpoint;
+  return gemma4::stop_ids(checkpoint.file_text("generation_config.json").value_or(""), checkpoint.config_json());
+}
+
+void Pipeline::load(const std::function<void(std::size_t, std::size_t)>& progress) {
+  QuantizeWeight quantize = options_.quantize;
+  if (!quantize) {
+    quantize = [this](const LinearWeight&, const LinearFormat&) -> LinearWeight {
+      throw_error(ErrorKind::config,
+                  "{}: model.head: '{}' is not how the checkpoint stores it, and this program has no quantizer",
+                  config_.file.string(), config_.model.head);
+    };
+  }
+  model_ = std::make_unique<Gemma4Model>(*plan_, *shared_->checkpoint, *shared_->backend, *shared_->store, quantize,
+                                         progress);
+}
+
+std::unique_ptr<Engine> Pipeline::make_engine() {
+  const std::int64_t chunk =
+      config_.engine.prefill_chunk > 0 ? config_.engine.prefill_chunk : config_.engine.max_step_tokens;
+  return std::make_unique<Engine>(*model_, scheduler_,
+                                  EngineLimits{config_.engine.max_sequences, config_.engine.max_step_tokens, chunk});
+}
+
+std::vector<PluginUse> Pipeline::plugin_use() const {
+  std::vector<PluginUse> uses = model_->plugin_use();
+  const LoadedPlugin& plugin = scheduler_.plugin.plugin();
+  uses.push_back({to_string(plugin.descriptor->kind), plugin.descriptor->name, plugin.descriptor->version,
+                  plugin.file.string(), scheduler_.options, "scheduler", plugin.file_hash, scheduler_.counter.calls,
+                  scheduler_.counter.nanoseconds});
+  return uses;
+}
+
+}  // namespace facet::gemma4
