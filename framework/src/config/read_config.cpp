@@ -45,6 +45,8 @@ toml::table parse_toml(std::string_view text, const std::string& name) {
   } catch (const toml::parse_error& error) {
     const toml::source_position& at = error.source().begin;
     throw_error(ErrorKind::config, "{}:{}:{}: not valid TOML: {}", name, at.line, at.column, error.description());
+  } catch (const config::TomlInvariant& error) {
+    throw_error(ErrorKind::config, "{}: not valid TOML: the parser stopped at its check '{}'", name, error.what());
   }
 }
 
