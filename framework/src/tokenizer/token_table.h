@@ -32,8 +32,7 @@ class TokenTable {
   // Id of the string or kNone.
   std::int32_t find(std::string_view token) const { return find(token, hash_bytes(token)); }
   // Ids, or kNone, of `count` strings at once. Each look-up waits for three reads that depend on each other (slot,
-  // offsets, bytes) and miss the near caches; here those of all strings overlap, which makes loading merges about a
-  // third faster.
+  // offsets, bytes) and miss the near caches; here those of all strings overlap.
   static constexpr std::size_t kBatch = 48;
   void find_batch(const std::string_view* tokens, std::size_t count, std::int32_t* ids) const;
 
