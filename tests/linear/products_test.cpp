@@ -21,6 +21,8 @@ std::vector<Variant> variants() {
       {"reference", {}, InputRounding::fp32, {WeightFormat::bf16, WeightFormat::int8, WeightFormat::int4}},
       {"dense", {}, InputRounding::fp32, {WeightFormat::bf16}},
       {"w4a8", {}, InputRounding::int8, {WeightFormat::int8, WeightFormat::int4}},
+      {"w4a16", {}, InputRounding::fp32, {WeightFormat::int8, WeightFormat::int4}},
+      {"w4a16", {{"activations", "bf16"}}, InputRounding::bf16, {WeightFormat::int8, WeightFormat::int4}},
       {"dense", {{"activations", "bf16"}}, InputRounding::bf16, {WeightFormat::bf16}},
   };
 }

@@ -1,0 +1,121 @@
+// fp32 activations: weights to fp32 in registers, fp32 FMA.
+#include <immintrin.h>
+
+#include "rows16/tiles.h"
+#include "w4a16/w4a16_kernels.h"
+
+namespace facet::linear {
+namespace {
+
+// Bytes that weights are fetched ahead of use.
+constexpr std::int64_t kAhead = 4096;
+
+void prefetch(const std::uint8_t* address) {
+  // As a number: the address may lie past the packed weights, where a prefetch does nothing.
+  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(address) + kAhead), _MM_HINT_T0);
+}
+
+// Weight of step I of a vector: int4 nibbles in their order in the lane, int8 bytes.
+template <bool Int8, int I>
+__m512 decode(__m512i vector, __m512 table) {
+  if constexpr (Int8) {
+    const __m512i code = I == 3 ? _mm512_srli_epi32(vector, 24)
+                                : _mm512_and_si512(_mm512_srli_epi32(vector, 8 * I), _mm512_set1_epi32(255));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(code, _mm512_set1_epi32(128)));
+  } else {
+    // vpermps looks at the lowest four bits of a lane only, so a shift is all the unpacking there is.
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(vector, 4 * I), table);
+  }
+}
+
+template <bool Int8, bool Asymmetric>
+struct Kind {
+  template <int Blocks, int Rows>
+  struct Tile {
+    // Multiplies step I of a vector; nibble I of a lane is input I / 2 of the low or high four.
+    template <int I>
+    static void step(const __m512i (&vectors)[Blocks], const float* x, std::int64_t stride, __m512 table,
+                     __m512 (&dots)[Blocks][Rows]) {
+      constexpr int kInput = Int8 ? I : I / 2 + 4 * (I % 2);
+      __m512 weights[Blocks];
+      for (int b = 0; b < Blocks; ++b) weights[b] = decode<Int8, I>(vectors[b], table);
+      for (int r = 0; r < Rows; ++r) {
+        const __m512 input = _mm512_set1_ps(x[r * stride + kInput]);
+        for (int b = 0; b < Blocks; ++b) dots[b][r] = _mm512_fmadd_ps(weights[b], input, dots[b][r]);
+      }
+    }
+    static void run(const A16Task& task, std::int64_t block, std::int64_t row);
+  };
+};
+
+template <bool Int8, bool Asymmetric>
+template <int Blocks, int Rows>
+void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::int64_t block, std::int64_t row) {
+  const Rows16& w = task.weights;
+  const std::uint8_t* base = w.data + block * w.block_bytes;
+  const std::int64_t stride = task.input_stride;
+  const float* input = static_cast<const float*>(task.input) + row * stride;
+  const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+  __m512 sums[Blocks][Rows];
+  for (int b = 0; b < Blocks; ++b)
+    for (int r = 0; r < Rows; ++r) sums[b][r] = _mm512_setzero_ps();
+
+  for (std::int64_t s = 0; s < w.segments; ++s) {
+    const std::uint8_t* segment = base + s * w.segment_bytes;
+    __m512 dots[Blocks][Rows];
+    for (int b = 0; b < Blocks; ++b) {
+      for (int r = 0; r < Rows; ++r) dots[b][r] = _mm512_setzero_ps();
+      if constexpr (Asymmetric) {
+        const __m512i zeros = _mm512_cvtepu8_epi32(_mm_load_si128(
+            reinterpret_cast<const __m128i*>(base + b * w.block_bytes + w.zeros_offset + s * kBlockRows)));
+        const __m512 shift = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(Int8 ? 128 : 8), zeros));
+        for (int r = 0; r < Rows; ++r)
+          dots[b][r] = _mm512_mul_ps(shift, _mm512_set1_ps(task.sums[(row + r) * w.segments + s]));
+      }
+    }
+    const float* x = input + s * w.segment;
+    for (const std::uint8_t* at = segment; at < segment + w.segment_bytes - 64; at += 64) {
+      __m512i vectors[Blocks];
+      for (int b = 0; b < Blocks; ++b) {
+        vectors[b] = _mm512_load_si512(at + b * w.block_bytes);
+        prefetch(at + b * w.block_bytes);
+      }
+      step<0>(vectors, x, stride, table, dots);
+      step<1>(vectors, x, stride, table, dots);
+      step<2>(vectors, x, stride, table, dots);
+      step<3>(vectors, x, stride, table, dots);
+      if constexpr (!Int8) {
+        step<4>(vectors, x, stride, table, dots);
+        step<5>(vectors, x, stride, table, dots);
+        step<6>(vectors, x, stride, table, dots);
+        step<7>(vectors, x, stride, table, dots);
+      }
+      x += Int8 ? 4 : 8;
+    }
+    for (int b = 0; b < Blocks; ++b) {
+      const __m512 scale =
+          _mm512_load_ps(reinterpret_cast<const float*>(segment + b * w.block_bytes + w.segment_bytes - 64));
+      for (int r = 0; r < Rows; ++r) sums[b][r] = _mm512_fmadd_ps(dots[b][r], scale, sums[b][r]);
+    }
+  }
+  for (int b = 0; b < Blocks; ++b) {
+    const std::int64_t column = (block + b) * kBlockRows;
+    const std::int64_t left = w.out_features - column;
+    const auto mask = static_cast<__mmask16>(left >= 16 ? 0xffffu : (1u << left) - 1u);
+    for (int r = 0; r < Rows; ++r)
+      _mm512_mask_storeu_ps(task.output + (row + r) * task.output_stride + column, mask, sums[b][r]);
+  }
+}
+
+}  // namespace
+
+void a16_avx512(const A16Task& task) {
+  const bool asymmetric = task.weights.zeros_offset != 0;
+  if (task.weights.bits == 4) {
+    asymmetric ? for_tiles<Kind<false, true>::Tile>(task) : for_tiles<Kind<false, false>::Tile>(task);
+  } else {
+    asymmetric ? for_tiles<Kind<true, true>::Tile>(task) : for_tiles<Kind<true, false>::Tile>(task);
+  }
+}
+
+}  // namespace facet::linear
