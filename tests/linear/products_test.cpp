@@ -23,6 +23,8 @@ std::vector<Variant> variants() {
       {"w4a8", {}, InputRounding::int8, {WeightFormat::int8, WeightFormat::int4}},
       {"w4a16", {}, InputRounding::fp32, {WeightFormat::int8, WeightFormat::int4}},
       {"w4a16", {{"activations", "bf16"}}, InputRounding::bf16, {WeightFormat::int8, WeightFormat::int4}},
+      {"dequant_gemm", {}, InputRounding::bf16, {WeightFormat::int8, WeightFormat::int4}},
+      {"dequant_gemm", {{"tile", "fp32"}}, InputRounding::fp32, {WeightFormat::int8, WeightFormat::int4}},
       {"dense", {{"activations", "bf16"}}, InputRounding::bf16, {WeightFormat::bf16}},
   };
 }

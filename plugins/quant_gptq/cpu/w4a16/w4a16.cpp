@@ -4,6 +4,7 @@
 #include "common/checks.h"
 #include "facet/sdk/numeric.h"
 #include "rows16/pack.h"
+#include "rows16/round_pairs.h"
 #include "w4a16/w4a16_kernels.h"
 
 namespace facet::linear {
@@ -114,7 +115,7 @@ class W4A16 final : public sdk::LinearBase<A16Plan> {
     const std::int64_t padded = rows16_padded_inputs(plan.shape);
     if (plan.copies) {
       if (plan.dot_bf16) {
-        a16_round_avx512_bf16(input, count, padded, reinterpret_cast<std::uint16_t*>(workspace) + index * padded);
+        round_pairs_avx512_bf16(input, count, padded, reinterpret_cast<std::uint16_t*>(workspace) + index * padded);
       } else {
         float* target = reinterpret_cast<float*>(workspace) + index * padded;
         for (std::int64_t k = 0; k < count; ++k) target[k] = value(input[k]);

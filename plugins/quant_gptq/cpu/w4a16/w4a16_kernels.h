@@ -14,7 +14,8 @@ struct A16Task {
   std::int64_t block_begin;
   std::int64_t block_end;
   std::int64_t rows;
-  const void* input;  // [rows, segments * segment] float, or bf16 in the order below for the bf16 kernel
+  const void*
+      input;  // [rows, segments * segment] float, or bf16 as round_pairs_avx512_bf16() leaves it for the bf16 kernel
   std::int64_t input_stride;
   const float* sums;  // [rows, segments] sums of x; null when symmetric
   float* output;      // [rows, out_features]
@@ -26,9 +27,5 @@ void a16_generic(const A16Task& task);
 void a16_avx2(const A16Task& task);
 void a16_avx512(const A16Task& task);
 void a16_avx512_bf16(const A16Task& task);  // int4 only
-
-// One row of `count` inputs to `padded` bf16 values (past `count`: 0), every 8 of them in the order 0 2 1 3 4 6 5 7, so
-// that a pair is what one 16-bit step of the packed int4 lanes holds.
-void a16_round_avx512_bf16(const float* input, std::int64_t count, std::int64_t padded, std::uint16_t* output);
 
 }  // namespace facet::linear
