@@ -66,8 +66,8 @@ std::size_t HostMemory::account_of(const char* tag) {
 }
 
 void* HostMemory::allocate(std::uint64_t bytes, std::uint64_t alignment, const char* tag) noexcept {
-  alignment = std::max(alignment, kCacheLine);
   if ((alignment & (alignment - 1)) != 0 || bytes > kLimit || alignment > kLimit) return nullptr;
+  alignment = std::max(alignment, kCacheLine);
   void* memory = nullptr;
   std::uint64_t mapped = 0;
   if (bytes >= kMapFrom) {

@@ -16,7 +16,7 @@ namespace facet {
 
 namespace {
 
-constexpr std::int64_t kMaxThreads = 1024;
+constexpr std::int64_t kMaxThreads = WorkerTeam::kMaxWorkers;
 
 std::uint32_t thread_count(std::int64_t threads) {
   if (threads < 0 || threads > kMaxThreads)

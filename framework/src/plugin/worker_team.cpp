@@ -44,6 +44,37 @@ struct Job {
   }
 };
 
+// How many threads TBB may own: enough for all teams that live at the same time. It only grows, because TBB keeps idle
+// threads and would start new ones next to them under a looser limit. Process wide and never destroyed, since teams may
+// end on TBB's own threads.
+class ThreadLimit {
+ public:
+  static ThreadLimit& process() {
+    static auto& limit = *new ThreadLimit;
+    return limit;
+  }
+  void add(std::uint32_t workers) {
+    const std::lock_guard lock(mutex_);
+    living_ += workers - 1;
+    const std::size_t needed = std::max<std::size_t>(living_ + 1, static_cast<std::size_t>(default_concurrency()));
+    if (needed <= limit_) return;
+    limit_ = needed;
+    // The smallest living control counts, so the new one works once the old one is gone.
+    control_ = std::make_unique<tbb::global_control>(tbb::global_control::max_allowed_parallelism, needed);
+  }
+  void remove(std::uint32_t workers) {
+    const std::lock_guard lock(mutex_);
+    living_ -= workers - 1;
+  }
+  static int default_concurrency() { return std::max(1, tbb::info::default_concurrency()); }
+
+ private:
+  std::mutex mutex_;
+  std::size_t living_ = 0;
+  std::size_t limit_ = 0;
+  std::unique_ptr<tbb::global_control> control_;
+};
+
 // One worker's mailbox, on its own cache line. state is even: turn `state` is open to whoever adds 1 first; odd: taken.
 struct alignas(64) Mailbox {
   std::atomic<std::uint32_t> state{1};
@@ -67,12 +98,9 @@ LoopPieces split_loop(std::int64_t count, std::int64_t grain, std::uint32_t work
 struct WorkerTeam::Team {
   explicit Team(std::uint32_t workers)
       : mailboxes(workers),
-        limit(tbb::global_control::max_allowed_parallelism,
-              std::max<std::size_t>(workers, static_cast<std::size_t>(tbb::info::default_concurrency()))),
         arena(static_cast<int>(workers), 1),
         // With more workers than processors a spinner takes the processor from the one it waits for.
-        spin(workers <= static_cast<std::uint32_t>(tbb::info::default_concurrency()) ? kSpin
-                                                                                     : std::chrono::microseconds(0)) {}
+        spin(static_cast<int>(workers) <= ThreadLimit::default_concurrency() ? kSpin : std::chrono::microseconds(0)) {}
 
   void note(std::exception_ptr error) {
     const std::lock_guard lock(error_mutex);
@@ -143,13 +171,15 @@ struct WorkerTeam::Team {
   std::atomic<bool> stopped{false};
   std::atomic<std::uint32_t> entered{0};
   std::atomic<std::uint32_t> left{0};
-  tbb::global_control limit;
   tbb::task_arena arena;
   std::chrono::microseconds spin;
 };
 
-WorkerTeam::WorkerTeam(std::uint32_t workers)
-    : workers_(std::max<std::uint32_t>(1, workers)), team_(workers_ > 1 ? std::make_shared<Team>(workers_) : nullptr) {}
+WorkerTeam::WorkerTeam(std::uint32_t workers) : workers_(std::clamp<std::uint32_t>(workers, 1, kMaxWorkers)) {
+  if (workers_ == 1) return;
+  ThreadLimit::process().add(workers_);
+  team_ = std::make_shared<Team>(workers_);
+}
 
 WorkerTeam::~WorkerTeam() {
   if (team_ == nullptr) return;
@@ -159,6 +189,7 @@ WorkerTeam::~WorkerTeam() {
     mailbox.state.notify_all();
   }
   // Tasks that TBB has not started yet find `stopped` and keep the team alive themselves.
+  ThreadLimit::process().remove(workers_);
   std::uint32_t left = team_->left.load();
   while (left < team_->entered.load()) {
     team_->left.wait(left);
