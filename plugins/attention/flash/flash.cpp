@@ -62,6 +62,7 @@ class Flash final : public sdk::AttentionBase<FlashPlan> {
     plan->problem = problem;
     plan->group = problem.query_heads / problem.kv_heads;
     plan->stride = sdk::round_up(problem.head_dim, 16);
+    plan->wide_stride = plan->stride + 16;
     plan->chunk_tokens = std::min(problem.max_step_tokens, std::max<std::int64_t>(1, query_chunk_ / plan->group));
     plan->chunk_rows = plan->chunk_tokens * plan->group;
     plan->key_block = key_block_;

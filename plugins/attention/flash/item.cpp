@@ -59,6 +59,20 @@ void ItemRunner::find_rows(const Item& item, std::int64_t begin, std::int64_t en
   });
 }
 
+// Addresses of the keys at [begin, end) of the next block. Slots it leaves out repeat the first one: a hint only.
+void ItemRunner::find_next_keys(const Item& item, std::int64_t begin, std::int64_t end) {
+  const abi::KvView& view = *args_.kv;
+  const std::int64_t bytes = sdk::element_bytes(view.layout.element);
+  const std::int64_t base = begin - begin % plan_.key_block;
+  sdk::for_each_kv_run(view, item.sequence, begin, end, [&](const sdk::KvRun& run) {
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const std::int64_t offset = run.offset + i * view.row_stride + item.kv_head * view.head_stride;
+      scratch_.next_keys[run.position + i - base] = static_cast<const std::byte*>(view.keys) + offset * bytes;
+    }
+  });
+  std::fill(scratch_.next_keys + (end - base), scratch_.next_keys + plan_.key_block, scratch_.next_keys[0]);
+}
+
 // Which keys of the block at `base` each row sees; false when none sees any.
 bool ItemRunner::see_block(const Item& item, std::int64_t base, BlockTask& task) const {
   const std::int64_t first = args_.batch->first_position[item.sequence];
@@ -90,7 +104,9 @@ void ItemRunner::attend_part(const Item& item, std::int64_t part, SoftmaxState s
   task.row_count = (item.token_end - item.token_begin) * plan_.group;
   task.head_dim = plan_.problem.head_dim;
   task.stride = plan_.stride;
+  task.wide_stride = plan_.wide_stride;
   task.key_block = plan_.key_block;
+  task.element_bytes = sdk::element_bytes(plan_.problem.layout.element);
   task.row_begin = scratch_.row_begin;
   task.row_end = scratch_.row_end;
   task.queries = scratch_.queries;
@@ -107,6 +123,9 @@ void ItemRunner::attend_part(const Item& item, std::int64_t part, SoftmaxState s
   for (std::int64_t base = begin - begin % plan_.key_block; base < end; base += plan_.key_block) {
     if (!see_block(item, base, task)) continue;
     find_rows(item, base + task.key_begin, base + task.key_end);
+    const std::int64_t next = base + plan_.key_block;  // within the same part, which ends at a block
+    task.next_keys = next < end ? scratch_.next_keys : nullptr;
+    if (next < end) find_next_keys(item, next, std::min(next + plan_.key_block, end));
     kernels_.attend_block(task);
   }
 }

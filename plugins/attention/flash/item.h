@@ -21,6 +21,7 @@ class ItemRunner {
   void pack_queries(const Item& item);
   void attend_part(const Item& item, std::int64_t part, SoftmaxState state);
   void find_rows(const Item& item, std::int64_t begin, std::int64_t end);
+  void find_next_keys(const Item& item, std::int64_t begin, std::int64_t end);
   bool see_block(const Item& item, std::int64_t base, BlockTask& task) const;
 
   const FlashPlan& plan_;

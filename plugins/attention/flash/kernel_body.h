@@ -14,6 +14,9 @@
 using V = Simd::V;
 constexpr std::int64_t kLanes = Simd::kLanes;
 constexpr float kNoKey = -__builtin_inff();
+constexpr std::int64_t kLineBytes = 64;
+// Half of a first-level cache of 32 KiB; the rest is for query rows and sums.
+constexpr std::int64_t kNearBytes = 16384;
 
 // e^x for x <= 0: x = n ln2 + r, |r| <= ln2 / 2, e^r by the polynomial of Cephes expf (relative error below 2^-23
 // before rounding). Below -87 the result would be denormal or zero and is zero.
@@ -85,14 +88,26 @@ inline void dot_tile(const float* queries, std::int64_t stride, const void* cons
   }
 }
 
+// Brings a row of the cache near, while the processor is busy with another one.
+inline void prefetch_row(const BlockTask& task, const void* row) {
+  const std::int64_t bytes = task.head_dim * task.element_bytes;
+  for (std::int64_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(static_cast<const char*>(row) + at, 0, 2);
+}
+
+// Keys of [begin, end) that one of R rows sees: the rows are neighbours, so the last one sees the latest keys.
 template <typename T, bool Tail, int R>
-inline void dot_rows(const BlockTask& task, std::int64_t row, const void* const* keys, std::int64_t vectors) {
+inline void dot_rows(const BlockTask& task, std::int64_t row, const void* const* keys, std::int64_t vectors,
+                     std::int32_t begin, std::int32_t end) {
   const float* queries = task.queries + row * task.stride;
   float* scores = task.scores + row * task.key_block;
-  // Only keys that one of these rows sees: rows of a tile are neighbours, the last one sees the latest keys.
-  std::int32_t key = task.row_begin[row];
-  const std::int32_t end = task.row_end[row + R - 1];
+  const std::int32_t first = task.row_begin[row];
+  const std::int32_t last = task.row_end[row + R - 1];
+  std::int32_t key = begin > first ? begin : first;
+  end = end < last ? end : last;
   for (; key + 4 <= end; key += 4) {
+    if (row == 0) {
+      for (int i = 0; i < 4; ++i) prefetch_row(task, task.values[key + i]);
+    }
     dot_tile<T, Tail, R, 4>(queries, task.stride, keys + key, vectors, scores + key, task.key_block);
   }
   for (; key < end; ++key) {
@@ -100,14 +115,20 @@ inline void dot_rows(const BlockTask& task, std::int64_t row, const void* const*
   }
 }
 
+// Keys go in groups that stay in the first-level cache while every row passes.
 template <typename T, bool Tail>
 void dot_all(const BlockTask& task, const void* const* keys, std::int64_t vectors) {
-  std::int64_t row = 0;
-  if constexpr (Simd::kTileRows == 4) {
-    for (; row + 4 <= task.row_count; row += 4) dot_rows<T, Tail, 4>(task, row, keys, vectors);
+  const std::int64_t fitting = kNearBytes / (task.head_dim * static_cast<std::int64_t>(sizeof(T)));
+  const auto step = static_cast<std::int32_t>(fitting < 4 ? 4 : fitting / 4 * 4);
+  for (std::int32_t begin = task.key_begin; begin < task.key_end; begin += step) {
+    const std::int32_t end = begin + step < task.key_end ? begin + step : task.key_end;
+    std::int64_t row = 0;
+    if constexpr (Simd::kTileRows == 4) {
+      for (; row + 4 <= task.row_count; row += 4) dot_rows<T, Tail, 4>(task, row, keys, vectors, begin, end);
+    }
+    for (; row + 2 <= task.row_count; row += 2) dot_rows<T, Tail, 2>(task, row, keys, vectors, begin, end);
+    for (; row < task.row_count; ++row) dot_rows<T, Tail, 1>(task, row, keys, vectors, begin, end);
   }
-  for (; row + 2 <= task.row_count; row += 2) dot_rows<T, Tail, 2>(task, row, keys, vectors);
-  for (; row < task.row_count; ++row) dot_rows<T, Tail, 1>(task, row, keys, vectors);
 }
 
 // Scores of row `row` become weights; the state's max and sum move on and its weighted sums are rescaled.
@@ -147,10 +168,11 @@ inline void softmax_row(const BlockTask& task, std::int64_t row) {
   for (std::int64_t d = 0; d < task.stride; d += kLanes) Simd::store(sums + d, Simd::mul(Simd::load(sums + d), factor));
 }
 
-// sums[r][d ..] += weights[r][key] * values[key][d ..] for R rows, N vectors and keys [begin, end).
+// sums[r][d ..] += weights[r][key] * values[key][d ..] for R rows, N vectors and keys [begin, end). ahead: rows of the
+// next block to bring near meanwhile, or null.
 template <typename T, bool Half, int R, int N>
-inline void value_tile(const BlockTask& task, const void* const* values, std::int64_t row, std::int64_t d,
-                       std::int32_t begin, std::int32_t end) {
+inline void value_tile(const BlockTask& task, const void* const* values, const void* const* ahead, std::int64_t row,
+                       std::int64_t d, std::int32_t begin, std::int32_t end) {
   float* sums = task.state.rows + row * task.stride + d;
   const float* weights = task.scores + row * task.key_block;
   V kept[R][N];
@@ -159,7 +181,14 @@ inline void value_tile(const BlockTask& task, const void* const* values, std::in
     FACET_UNROLL
     for (int n = 0; n < N; ++n) kept[r][n] = Simd::load(sums + r * task.stride + n * kLanes);
   }
+  const std::int64_t ahead_begin = d * task.element_bytes;
+  const std::int64_t ahead_end = (d + N * kLanes) * task.element_bytes;
   for (std::int32_t key = begin; key < end; ++key) {
+    if (ahead != nullptr) {
+      for (std::int64_t at = ahead_begin; at < ahead_end; at += kLineBytes) {
+        __builtin_prefetch(static_cast<const char*>(ahead[key]) + at, 0, 2);
+      }
+    }
     const T* value = static_cast<const T*>(values[key]) + d;
     V loaded[N];
     FACET_UNROLL
@@ -184,53 +213,53 @@ inline void value_tile(const BlockTask& task, const void* const* values, std::in
   }
 }
 
-template <typename T, bool Tail, int R>
-inline void value_rows(const BlockTask& task, const void* const* values, std::int64_t vectors, std::int64_t row,
-                       std::int32_t begin, std::int32_t end) {
-  if (begin >= end) return;
-  constexpr int kWide = R == Simd::kTileRows ? Simd::kTileVectors : 8;
-  std::int64_t vector = 0;
-  for (; vector + kWide <= vectors; vector += kWide) {
-    value_tile<T, false, R, kWide>(task, values, row, vector * kLanes, begin, end);
-  }
-  if constexpr (kWide == 8) {
-    for (; vector + 4 <= vectors; vector += 4) {
-      value_tile<T, false, R, 4>(task, values, row, vector * kLanes, begin, end);
-    }
-  }
-  for (; vector < vectors; ++vector) value_tile<T, false, R, 1>(task, values, row, vector * kLanes, begin, end);
-  if constexpr (Tail) value_tile<T, true, R, 1>(task, values, row, vector * kLanes, begin, end);
-}
-
 // R neighbouring rows: the keys that all of them see go through one tile, the few at either edge row by row, so that no
 // masked weight is ever multiplied.
-template <typename T, bool Tail, int R>
-inline void value_group(const BlockTask& task, const void* const* values, std::int64_t vectors, std::int64_t row) {
+template <typename T, bool Half, int R, int N>
+inline void value_rows(const BlockTask& task, const void* const* values, std::int64_t row, std::int64_t d) {
   const std::int32_t shared_begin = task.row_begin[row + R - 1];
   const std::int32_t shared_end = task.row_end[row];
+  const void* const* ahead = row == 0 ? task.next_keys : nullptr;
   if (shared_begin >= shared_end) {
     for (int r = 0; r < R; ++r) {
-      value_rows<T, Tail, 1>(task, values, vectors, row + r, task.row_begin[row + r], task.row_end[row + r]);
+      value_tile<T, Half, 1, N>(task, values, ahead, row + r, d, task.row_begin[row + r], task.row_end[row + r]);
     }
     return;
   }
-  for (int r = 0; r < R; ++r) {
-    value_rows<T, Tail, 1>(task, values, vectors, row + r, task.row_begin[row + r], shared_begin);
+  for (int r = 0; r + 1 < R; ++r) {
+    const std::int32_t begin = task.row_begin[row + r];
+    if (begin < shared_begin) value_tile<T, Half, 1, N>(task, values, nullptr, row + r, d, begin, shared_begin);
   }
-  value_rows<T, Tail, R>(task, values, vectors, row, shared_begin, shared_end);
-  for (int r = 0; r < R; ++r) {
-    value_rows<T, Tail, 1>(task, values, vectors, row + r, shared_end, task.row_end[row + r]);
+  value_tile<T, Half, R, N>(task, values, ahead, row, d, shared_begin, shared_end);
+  for (int r = 1; r < R; ++r) {
+    const std::int32_t end = task.row_end[row + r];
+    if (end > shared_end) value_tile<T, Half, 1, N>(task, values, nullptr, row + r, d, shared_end, end);
   }
+}
+
+// A slice of N vectors of all keys stays in the first-level cache while every row passes.
+template <typename T, bool Half, int N>
+inline void value_slice(const BlockTask& task, const void* const* values, std::int64_t d) {
+  std::int64_t row = 0;
+  if constexpr (Simd::kTileRows == 4 && N <= Simd::kTileVectors) {
+    for (; row + 4 <= task.row_count; row += 4) value_rows<T, Half, 4, N>(task, values, row, d);
+  }
+  for (; row + 2 <= task.row_count; row += 2) value_rows<T, Half, 2, N>(task, values, row, d);
+  for (; row < task.row_count; ++row) value_rows<T, Half, 1, N>(task, values, row, d);
 }
 
 template <typename T, bool Tail>
 void value_all(const BlockTask& task, const void* const* values, std::int64_t vectors) {
-  std::int64_t row = 0;
-  if constexpr (Simd::kTileRows == 4) {
-    for (; row + 4 <= task.row_count; row += 4) value_group<T, Tail, 4>(task, values, vectors, row);
+  std::int64_t vector = 0;
+  if (task.row_count < Simd::kTileRows) {  // few rows: wider slices keep as many chains going
+    constexpr int kWide = 2 * Simd::kTileVectors;
+    for (; vector + kWide <= vectors; vector += kWide) value_slice<T, false, kWide>(task, values, vector * kLanes);
   }
-  for (; row + 2 <= task.row_count; row += 2) value_group<T, Tail, 2>(task, values, vectors, row);
-  for (; row < task.row_count; ++row) value_group<T, Tail, 1>(task, values, vectors, row);
+  for (; vector + Simd::kTileVectors <= vectors; vector += Simd::kTileVectors) {
+    value_slice<T, false, Simd::kTileVectors>(task, values, vector * kLanes);
+  }
+  for (; vector < vectors; ++vector) value_slice<T, false, 1>(task, values, vector * kLanes);
+  if constexpr (Tail) value_slice<T, true, 1>(task, values, vector * kLanes);
 }
 
 template <typename T, bool Tail>
@@ -246,7 +275,7 @@ void widen_rows(const BlockTask& task, const void* const* source, float* wide, c
   const std::int64_t vectors = task.head_dim / kLanes;
   for (std::int32_t key = task.key_begin; key < task.key_end; ++key) {
     const T* from = static_cast<const T*>(source[key]);
-    float* to = wide + key * task.stride;
+    float* to = wide + key * task.wide_stride;
     std::int64_t d = 0;
     for (; d < vectors * kLanes; d += kLanes) Simd::store(to + d, Simd::load(from + d));
     if (d < task.head_dim) {

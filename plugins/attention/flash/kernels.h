@@ -23,22 +23,25 @@ struct SoftmaxState {
 struct BlockTask {
   std::int64_t row_count;
   std::int64_t head_dim;
-  std::int64_t stride;     // floats between packed rows: head_dim rounded up to 16, the rest is zero
-  std::int64_t key_block;  // keys of a full block, a multiple of 16
-  std::int32_t key_begin;  // keys any row sees: [key_begin, key_end); nothing else is read
+  std::int64_t stride;       // floats between packed rows: head_dim rounded up to 16, the rest is zero
+  std::int64_t wide_stride;  // floats between widened rows; a power of two would crowd a few sets of the cache
+  std::int64_t key_block;    // keys of a full block, a multiple of 16
+  std::int32_t key_begin;    // keys any row sees: [key_begin, key_end); nothing else is read
   std::int32_t key_end;
   const std::int32_t* row_begin;  // [rows] keys each row sees
   const std::int32_t* row_end;
-  const float* queries;       // [rows, stride], times the scale of the problem
-  const void* const* keys;    // [key_block] first element of each row
-  const void* const* values;  // [key_block]
-  const float* key_scales;    // [key_block]; i8 only
-  const float* value_scales;  // [key_block]; i8 only
+  const float* queries;          // [rows, stride], times the scale of the problem
+  const void* const* keys;       // [key_block] first element of each row
+  const void* const* values;     // [key_block]
+  const void* const* next_keys;  // [key_block] keys to bring near for the next block; null: there is none
+  std::int64_t element_bytes;    // of keys and values
+  const float* key_scales;       // [key_block]; i8 only
+  const float* value_scales;     // [key_block]; i8 only
   KvElement element;
   bool widen;          // copy keys and values to fp32 first: pays when many rows share them
   float* scores;       // [rows, key_block] scratch
-  float* wide_keys;    // [key_block, stride] scratch
-  float* wide_values;  // [key_block, stride] scratch
+  float* wide_keys;    // [key_block, wide_stride] scratch
+  float* wide_values;  // [key_block, wide_stride] scratch
   SoftmaxState state;
 };
 

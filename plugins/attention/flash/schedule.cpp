@@ -32,11 +32,12 @@ WorkerScratch take_scratch(Arena& arena, const FlashPlan& plan) {
   scratch.row_end = arena.take<std::int32_t>(plan.chunk_rows);
   scratch.scores = arena.take<float>(plan.chunk_rows * plan.key_block);
   scratch.keys = arena.take<const void*>(plan.key_block);
+  scratch.next_keys = arena.take<const void*>(plan.key_block);
   scratch.values = arena.take<const void*>(plan.key_block);
   scratch.key_scales = arena.take<float>(plan.key_block);
   scratch.value_scales = arena.take<float>(plan.key_block);
-  scratch.wide_keys = arena.take<float>(plan.key_block * plan.stride);
-  scratch.wide_values = arena.take<float>(plan.key_block * plan.stride);
+  scratch.wide_keys = arena.take<float>(plan.key_block * plan.wide_stride);
+  scratch.wide_values = arena.take<float>(plan.key_block * plan.wide_stride);
   return scratch;
 }
 

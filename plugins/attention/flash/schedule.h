@@ -38,6 +38,7 @@ struct FlashPlan {
   abi::AttentionProblem problem;
   std::int64_t group;         // query heads of one KV head
   std::int64_t stride;        // floats of a packed row
+  std::int64_t wide_stride;   // floats of a widened row
   std::int64_t chunk_tokens;  // query tokens that share one pass over K and V
   std::int64_t chunk_rows;    // chunk_tokens * group
   std::int64_t key_block;
@@ -56,6 +57,7 @@ struct WorkerScratch {
   std::int32_t* row_end;
   float* scores;
   const void** keys;
+  const void** next_keys;
   const void** values;
   float* key_scales;
   float* value_scales;
