@@ -62,6 +62,8 @@ std::string mutated(std::mt19937_64& random) {
                                                    "24:61:61",
                                                    "${A}",
                                                    "\xFF",
+                                                   "\xEF\xB8\x8F",
+                                                   "\xEF\xB4\xBE",
                                                    "\xC3",
                                                    "\xED\xA0\x80",
                                                    "plugin",

@@ -124,6 +124,13 @@ TEST(Mistakes, DuplicatesAndSyntaxErrorsHaveLineAndColumn) {
   EXPECT_THAT(mistakes("[model]\npath = \"\xFF\"\n"), HasSubstr("test.toml:2:"));
 }
 
+// Files on which toml++ 3.3 asserts, or reaches what it calls unreachable.
+TEST(Mistakes, InputsThatUpsetTheParserAreSyntaxErrors) {
+  EXPECT_THAT(mistakes("[[["), HasSubstr("test.toml:1:3: not valid TOML:"));
+  EXPECT_THAT(mistakes("[model]\n\xEF\xB8\x8F = 1\n"), HasSubstr("test.toml:2:1: not valid TOML:"));
+  EXPECT_THAT(mistakes("[model]\npath\xEF\xB4\xBE = 1\n"), HasSubstr("test.toml:2:5: not valid TOML:"));
+}
+
 TEST(Mistakes, EverythingRequiredIsNamedForAnEmptyFile) {
   const std::string text = mistakes("");
   for (const char* key : {"model.path", "linear.plugin", "attention.plugin", "kv_cache.plugin", "scheduler.plugin"}) {
