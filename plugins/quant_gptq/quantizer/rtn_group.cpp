@@ -16,11 +16,17 @@ constexpr double kLargestScale = 0x1.fep127;
 // larger is clamped first.
 constexpr float kRound = 12582912.0f;
 
+// By value, so that it becomes two vector instructions; std::clamp returns a reference and stays a pair of branches.
+inline float clamp_to(float value, float low, float high) {
+  const float above = value > low ? value : low;
+  return above < high ? above : high;
+}
+
 // Code of one value as a float: whole, within [0, largest].
 inline float code_of(float value, float scale, float zero, float largest) {
-  const float quotient = std::clamp(value / scale, -1024.0f, 1024.0f);
+  const float quotient = clamp_to(value / scale, -1024.0f, 1024.0f);
   const float rounded = (quotient + kRound) - kRound;
-  return std::clamp(rounded + zero, 0.0f, largest);
+  return clamp_to(rounded + zero, 0.0f, largest);
 }
 
 // Sum of squared errors for a given scale and zero. Eight partial sums, so that the loop vectorises with a fixed order
