@@ -86,9 +86,11 @@ class ContinuousScheduler final : public sdk::SchedulerBase {
 
   abi::ScheduleResult schedule(const sdk::Step& step, Item& item, std::int64_t tokens, std::int64_t* granted = nullptr);
   bool preempt_below(const sdk::Step& step, const Item& item);
-  // May this waiting sequence start now, with `tokens` of its prompt in this step?
-  bool may_start(const sdk::Step& step, const Item& item, std::int64_t tokens, std::int64_t reserved) const;
-  bool fits(const abi::SequenceView& sequence) const;
+  // May this waiting sequence start now, with `tokens` of its prompt in this step? passed: the waiting sequence that it
+  // goes before, out of order; null when there is none.
+  bool may_start(const sdk::Step& step, const Item& item, std::int64_t tokens, const Item* passed) const;
+  bool fits(const abi::SequenceView& sequence, std::int64_t reserved_rows) const;
+  static std::int64_t rows_to_start(const abi::SequenceView& sequence);
 
   bool by_length_;
   std::int64_t prefill_tokens_;

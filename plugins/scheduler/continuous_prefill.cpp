@@ -44,14 +44,15 @@ void ContinuousScheduler::share_with_short(const sdk::Step& step, const std::vec
   credit_ = std::min(credit_ + share, static_cast<double>(budget));
   auto left = static_cast<std::int64_t>(credit_);
   if (left == 0) return;
-  // The first that waits has a right to the last slot and the last partial prompt.
+  // Whoever passes the first that waits leaves it a slot, a partial prompt and its rows.
   const auto first_waiting =
       std::find_if(order.begin(), order.end(), [](const Item* item) { return !is_running(*item->sequence); });
   std::vector<Item*> shortest(order.begin() + 1, order.end());
   std::stable_sort(shortest.begin(), shortest.end(), [](const Item* a, const Item* b) {
     return a->sequence->pending_tokens < b->sequence->pending_tokens;
   });
-  if (first_waiting != order.end() && !fits(*(*first_waiting)->sequence)) progress_.admitting = false;
+  const Item* const passed = first_waiting != order.end() ? *first_waiting : nullptr;
+  if (passed != nullptr && !fits(*passed->sequence, 0)) progress_.admitting = false;
   bool any = false;
   for (Item* item : shortest) {
     const std::int64_t need = chunk(*item->sequence, step.view());
@@ -60,8 +61,7 @@ void ContinuousScheduler::share_with_short(const sdk::Step& step, const std::vec
     // It works once in a step, so it also takes here what the others cannot use.
     const std::int64_t spare = budget - (wanted - need);
     const std::int64_t tokens = std::min(need, std::max(left, spare));
-    const std::int64_t reserved = first_waiting != order.end() && *first_waiting != item ? 1 : 0;
-    if (!is_running(*item->sequence) && !may_start(step, *item, tokens, reserved)) continue;
+    if (!is_running(*item->sequence) && !may_start(step, *item, tokens, passed != item ? passed : nullptr)) continue;
     std::int64_t granted = 0;
     const auto answer = schedule(step, *item, tokens, &granted);
     if (answer == abi::ScheduleResult::no_memory) {
@@ -84,7 +84,7 @@ void ContinuousScheduler::fill_in_order(const sdk::Step& step, const std::vector
     if (item->scheduled) continue;
     const bool waiting = !is_running(*item->sequence);
     const std::int64_t tokens = std::min(chunk(*item->sequence, step.view()), budget);
-    if (waiting && !may_start(step, *item, tokens, 0)) {
+    if (waiting && !may_start(step, *item, tokens, nullptr)) {
       // Those behind it may not take the memory or the slot that it waits for.
       progress_.admitting = false;
       continue;
@@ -105,18 +105,22 @@ void ContinuousScheduler::fill_in_order(const sdk::Step& step, const std::vector
 }
 
 bool ContinuousScheduler::may_start(const sdk::Step& step, const Item& item, std::int64_t tokens,
-                                    std::int64_t reserved) const {
+                                    const Item* passed) const {
   if (!progress_.admitting) return false;
+  const std::int64_t reserved = passed != nullptr ? 1 : 0;
   if (progress_.running + reserved >= step.view().max_sequences) return false;
   const bool completes = tokens >= item.sequence->pending_tokens;
   if (!completes && max_partial_ > 0 && progress_.partial + reserved >= max_partial_) return false;
-  return fits(*item.sequence);
+  return fits(*item.sequence, passed != nullptr ? rows_to_start(*passed->sequence) : 0);
 }
 
-bool ContinuousScheduler::fits(const abi::SequenceView& sequence) const {
-  if (capacity_ == kUnknown || progress_.running == 0) return true;
-  const std::int64_t own = sequence.pending_tokens + std::min(sequence.remaining_tokens, kHeadroom);
-  return progress_.rows + progress_.growth + own <= capacity_;
+std::int64_t ContinuousScheduler::rows_to_start(const abi::SequenceView& sequence) {
+  return sequence.pending_tokens + std::min(sequence.remaining_tokens, kHeadroom);
+}
+
+bool ContinuousScheduler::fits(const abi::SequenceView& sequence, std::int64_t reserved_rows) const {
+  if (capacity_ == kUnknown || (progress_.running == 0 && reserved_rows == 0)) return true;
+  return progress_.rows + progress_.growth + rows_to_start(sequence) + reserved_rows <= capacity_;
 }
 
 }  // namespace facet::scheduler

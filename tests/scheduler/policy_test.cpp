@@ -148,6 +148,22 @@ TEST(StaticScheduler, WhatDoesNotFitWaitsForTheNextBatch) {
   EXPECT_EQ(core.preemptions(), 0);
 }
 
+TEST(StaticScheduler, PreemptedMembersAreFirstInTheNextBatch) {
+  OptionText options = by_length();
+  options["batch_size"] = std::int64_t{2};
+  const PluginUnderTest plugin("scheduler_static", options);
+  SimConfig config;
+  config.block = 1;
+  config.pool_blocks = 40;
+  SimCore core(config, plugin.scheduler());
+  ASSERT_TRUE(core.add(0, {10, 25}));
+  ASSERT_TRUE(core.add(1, {11, 25}));
+  for (std::uint64_t id = 2; id < 8; ++id) ASSERT_TRUE(core.add(id, {4, 2, 0, 5}));
+  ASSERT_TRUE(core.run(kLimit));
+  ASSERT_EQ(core.of(1).preemptions, 1u);
+  EXPECT_EQ(core.of(1).worked.upper_bound(core.of(0).finish_step)->first, core.of(0).finish_step + 1);
+}
+
 struct HogRun {
   std::uint64_t hog_finish;
   std::uint64_t short_first;
@@ -317,6 +333,24 @@ TEST(ContinuousScheduler, PreemptsTheLowestPriorityThenTheYoungest) {
   // It came back once there was room for it, not to be thrown out again.
   EXPECT_EQ(core.preemptions(), core.of(1).preemptions + core.of(2).preemptions);
   EXPECT_LE(core.preemptions(), 2);
+}
+
+// Newcomers that always find a little room must not keep the rows that a long prompt waits for.
+TEST(ContinuousScheduler, NewcomersDoNotTakeTheMemoryOfAStalledPrompt) {
+  const PluginUnderTest plugin("scheduler_continuous", {});
+  SimConfig config;
+  config.block = 1;
+  config.pool_blocks = 400;
+  config.max_sequences = 64;
+  SimCore core(config, plugin.scheduler());
+  ASSERT_TRUE(core.add(0, {390, 1, 0, 5}));
+  std::uint64_t next = 1;
+  while (core.now() < 5 || core.is_live(0)) {
+    ASSERT_LT(core.now(), 120u) << "the prompt is still not complete";
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(core.add(next++, {4, 30, 0, core.now() + 1}));
+    core.step();
+    ASSERT_THAT(core.faults(), IsEmpty());
+  }
 }
 
 TEST(ContinuousScheduler, NeedsFewerStepsThanFixedBatches) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ostream>
 #include <random>
 
 #include "plugin_under_test.h"
@@ -16,6 +17,10 @@ struct Variant {
   const char* name;
   double most_fed = 1.15;  // tokens computed per token needed, recomputation included
 };
+
+void PrintTo(const Variant& variant, std::ostream* out) {
+  *out << variant.name;
+}
 
 std::vector<Variant> variants() {
   using namespace std::string_literals;

@@ -180,6 +180,22 @@ TEST(Sampler, GreedyTakesTheLowestIdOfTheBest) {
   EXPECT_NEAR(result.logprob, -std::log(sum), 4e-7);
 }
 
+TEST(Sampler, LogProbabilityOfLargeVocabulariesIsExact) {
+  for (const std::size_t count : {1u, 15u, 17u, 1023u, 1025u, 262144u}) {
+    SCOPED_TRACE(count);
+    std::vector<float> logits = random_logits(count, count, 2.0f);
+    if (count > 20) logits[3] = -kInf;
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+    Sampler sampler(params(1, 0, 1, 0), count);
+    const auto result = sampler.sample(logits, {}, {});
+    ASSERT_TRUE(result.ok) << result.error;
+    // e^x within 2e-7 and float sums of 64 terms (64 x 2^-24) relative, then one float of at most 20.
+    EXPECT_NEAR(result.logprob, static_cast<double>(logits[static_cast<std::size_t>(result.id)]) - std::log(sum),
+                2e-7 + 64 * 0x1p-24 + 20 * 0x1p-24);
+  }
+}
+
 TEST(Sampler, CutsThroughTiesByLowestId) {
   const std::vector<float> logits = {1, 4, 4, 4, 4, 0};
   for (const SamplingParams& given : {params(1, 2, 1, 0), params(1, 0, 0.45, 0)}) {

@@ -66,12 +66,12 @@ class Sampler {
   std::int32_t draw_filtered(std::span<const float> logits, float top, double uniform);
   void keep_top_k(std::span<const float> logits);
   void keep_top_p(float top);
-  double weight(float logit, float top) const;
+  float weight(float logit, float top) const;
 
   SamplingParams params_;
   std::uint64_t seed_;
   std::vector<float> penalised_;
-  std::vector<double> weights_;
+  std::vector<float> weights_;
   std::vector<Candidate> candidates_;
 };
 
