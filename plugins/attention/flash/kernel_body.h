@@ -104,10 +104,12 @@ inline void dot_rows(const BlockTask& task, std::int64_t row, const void* const*
   const std::int32_t last = task.row_end[row + R - 1];
   std::int32_t key = begin > first ? begin : first;
   end = end < last ? end : last;
+  // The tiles of rows share the four values to bring near: too many requests at once would wait for each other.
+  const std::int64_t tiles = task.row_count / R;
+  const std::int64_t ahead_begin = row / R * 4 / tiles;
+  const std::int64_t ahead_end = (row / R + 1) * 4 / tiles;
   for (; key + 4 <= end; key += 4) {
-    if (row == 0) {
-      for (int i = 0; i < 4; ++i) prefetch_row(task, task.values[key + i]);
-    }
+    for (std::int64_t i = ahead_begin; i < ahead_end && i < 4; ++i) prefetch_row(task, task.values[key + i]);
     dot_tile<T, Tail, R, 4>(queries, task.stride, keys + key, vectors, scores + key, task.key_block);
   }
   for (; key < end; ++key) {
