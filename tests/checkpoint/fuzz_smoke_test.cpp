@@ -48,7 +48,8 @@ std::string mutate(std::string bytes, std::mt19937& random) {
     const std::size_t at = bytes.empty() ? 0 : random() % bytes.size();
     switch (random() % 5) {
       case 0:
-        if (!bytes.empty()) bytes[at] = static_cast<char>(bytes[at] ^ (1u << (random() % 8)));
+        if (!bytes.empty())
+          bytes[at] = static_cast<char>(static_cast<unsigned char>(bytes[at]) ^ (1u << (random() % 8)));
         break;
       case 1:
         bytes.erase(at, random() % 8);

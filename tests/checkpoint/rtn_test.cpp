@@ -175,7 +175,7 @@ TEST(Rtn, PaddingMeansZero) {
 TEST(Rtn, GoldenWord) {
   // The largest magnitude is 7.5, so the scale is exactly 1.
   const std::vector<float> values = {-7.5f, -6.9f, -6.1f, -5.2f, -4.1f, -3.0f, -1.9f, -0.8f};
-  const Quantized result = quantize_rtn(matrix_of(values, 1), {4, true, 8});
+  const Quantized result = quantize_rtn(matrix_of(values, 1), {4, true, 8, SymmetricRange::half});
   EXPECT_EQ(result.scales[0], 1.0f);
   // They round to -8 (a tie, to even) -7 -6 -5 -4 -3 -2 -1, stored plus 8, lowest nibble first.
   EXPECT_EQ(result.words[0], 0x76543210u);

@@ -26,17 +26,18 @@ struct Matrix {
   std::int64_t columns = 0;
 };
 
-// Where the largest magnitude of a symmetric group lands. With codes -8..7 the grid has one step more below zero:
-//   half: scale = max|w| / 7.5 (127.5 for 8 bits): finer steps, the positive maximum is cut by at most half a step (the
-//   rule of
-//         compressed-tensors and the default); full: scale = max|w| / 7 (127): nothing is cut, steps are coarser.
+// Where the largest magnitude of a symmetric group lands. Codes are -8..7 (-128..127 for 8 bits) either way.
+//   full: scale = max|w| / 7 (127): nothing is cut. The default, and what published round-to-nearest figures mean.
+//   half: scale = max|w| / 7.5 (127.5): finer steps, a positive maximum is cut by half a step (the rule of
+//   compressed-tensors).
+// On the 22m checkpoint at g128 the mean NLL is 2.3043 with full and 2.2954 with half (bf16: 2.2294).
 enum class SymmetricRange { half, full };
 
 struct RtnOptions {
   int bits = 4;  // 4 or 8
   bool symmetric = true;
   std::int64_t group_size = 128;  // inputs a scale; -1: the whole row
-  SymmetricRange range = SymmetricRange::half;
+  SymmetricRange range = SymmetricRange::full;
   // Chooses each group's scale for the least squared error among shrunk and slightly widened ranges, then refits it to
   // the codes.
   bool search_scales = false;
