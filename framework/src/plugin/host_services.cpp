@@ -1,7 +1,5 @@
 #include "facet/plugin/host_services.h"
 
-#include <tbb/info.h>
-
 #include <algorithm>
 #include <string_view>
 
@@ -21,8 +19,7 @@ constexpr std::int64_t kMaxThreads = WorkerTeam::kMaxWorkers;
 std::uint32_t thread_count(std::int64_t threads) {
   if (threads < 0 || threads > kMaxThreads)
     throw_error(ErrorKind::config, "engine.threads is {}, possible are 0 (all) to {}", threads, kMaxThreads);
-  // Respects the affinity mask of the process.
-  return static_cast<std::uint32_t>(threads == 0 ? std::max(1, tbb::info::default_concurrency()) : threads);
+  return static_cast<std::uint32_t>(threads == 0 ? available_processors() : threads);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "facet/abi/host.h"
+#include "plugin/worker_arena.h"
 
 namespace facet {
 
@@ -16,7 +17,7 @@ struct LoopPieces {
 };
 LoopPieces split_loop(std::int64_t count, std::int64_t grain, std::uint32_t workers) noexcept;
 
-// A decode step has hundreds of loops of some ten microseconds. Waking a TBB task for each costs several microseconds,
+// A decode step has hundreds of loops of some ten microseconds. Waking TBB for each costs more than many of them take,
 // so each worker is one resident TBB task that spins for the next loop and sleeps on a futex after a while. The caller
 // works on piece 0 and then on every piece that nobody has begun: a loop never waits for a thread that the system has
 // not given us. Which thread works on a piece may differ; pieces and worker numbers do not.
@@ -38,6 +39,7 @@ class WorkerTeam {
  private:
   struct Team;
   std::uint32_t workers_;
+  std::unique_ptr<WorkerArena> arena_;
   std::shared_ptr<Team> team_;
 };
 
