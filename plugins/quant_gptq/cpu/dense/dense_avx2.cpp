@@ -1,6 +1,7 @@
 // bf16 weights widened to fp32, fp32 FMA, 8 inputs a step.
 #include <immintrin.h>
 
+#include "common/unroll.h"
 #include "dense/dense_kernels.h"
 
 namespace facet::linear {
@@ -29,15 +30,21 @@ constexpr int kRows = 2;
 template <int Columns, int Rows>
 void tile_kernel(const DenseTile& tile, const float* input, float* output) {
   __m256 sums[Rows][kDenseColumns];
-  for (int row = 0; row < Rows; ++row)
+  FACET_UNROLL
+  for (int row = 0; row < Rows; ++row) {
+    FACET_UNROLL
     for (int column = 0; column < kDenseColumns; ++column) sums[row][column] = _mm256_setzero_ps();
+  }
   const std::int64_t whole = tile.in_features / 8 * 8;
   for (std::int64_t k = 0; k < whole; k += 8) {
     __m256 w[Columns];
+    FACET_UNROLL
     for (int column = 0; column < Columns; ++column)
       w[column] = widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(tile.weights[column] + k)));
+    FACET_UNROLL
     for (int row = 0; row < Rows; ++row) {
       const __m256 x = _mm256_loadu_ps(input + row * tile.input_stride + k);
+      FACET_UNROLL
       for (int column = 0; column < Columns; ++column)
         sums[row][column] = _mm256_fmadd_ps(w[column], x, sums[row][column]);
     }
@@ -46,21 +53,28 @@ void tile_kernel(const DenseTile& tile, const float* input, float* output) {
     const auto left = static_cast<int>(tile.in_features - whole);
     Tail tail;
     __m256 w[Columns];
+    FACET_UNROLL
     for (int column = 0; column < Columns; ++column) {
+      FACET_UNROLL
       for (int i = 0; i < 8; ++i) tail.weights[i] = i < left ? tile.weights[column][whole + i] : std::uint16_t{0};
       w[column] = widen(_mm_load_si128(reinterpret_cast<const __m128i*>(tail.weights)));
     }
+    FACET_UNROLL
     for (int row = 0; row < Rows; ++row) {
+      FACET_UNROLL
       for (int i = 0; i < 8; ++i) tail.input[i] = i < left ? input[row * tile.input_stride + whole + i] : 0.0f;
       const __m256 x = _mm256_load_ps(tail.input);
+      FACET_UNROLL
       for (int column = 0; column < Columns; ++column)
         sums[row][column] = _mm256_fmadd_ps(w[column], x, sums[row][column]);
     }
   }
+  FACET_UNROLL
   for (int row = 0; row < Rows; ++row) {
     const __m128 result = sum4(sums[row][0], sums[row][1], sums[row][2], sums[row][3]);
     alignas(16) float values[kDenseColumns];
     _mm_store_ps(values, result);
+    FACET_UNROLL
     for (int column = 0; column < Columns; ++column) output[row * tile.output_stride + column] = values[column];
   }
 }

@@ -1,6 +1,7 @@
 // bf16 weights widened to fp32, fp32 FMA, 16 inputs a step.
 #include <immintrin.h>
 
+#include "common/unroll.h"
 #include "dense/dense_kernels.h"
 
 namespace facet::linear {
@@ -29,15 +30,21 @@ constexpr int kRows = 6;
 template <int Columns, int Rows>
 void tile_kernel(const DenseTile& tile, const float* input, float* output) {
   __m512 sums[Rows][kDenseColumns];
-  for (int row = 0; row < Rows; ++row)
+  FACET_UNROLL
+  for (int row = 0; row < Rows; ++row) {
+    FACET_UNROLL
     for (int column = 0; column < kDenseColumns; ++column) sums[row][column] = _mm512_setzero_ps();
+  }
   const std::int64_t whole = tile.in_features / 16 * 16;
   for (std::int64_t k = 0; k < whole; k += 16) {
     __m512 w[Columns];
+    FACET_UNROLL
     for (int column = 0; column < Columns; ++column)
       w[column] = widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile.weights[column] + k)));
+    FACET_UNROLL
     for (int row = 0; row < Rows; ++row) {
       const __m512 x = _mm512_loadu_ps(input + row * tile.input_stride + k);
+      FACET_UNROLL
       for (int column = 0; column < Columns; ++column)
         sums[row][column] = _mm512_fmadd_ps(w[column], x, sums[row][column]);
     }
@@ -45,14 +52,18 @@ void tile_kernel(const DenseTile& tile, const float* input, float* output) {
   if (whole < tile.in_features) {
     const auto mask = static_cast<__mmask16>((1u << (tile.in_features - whole)) - 1);
     __m512 w[Columns];
+    FACET_UNROLL
     for (int column = 0; column < Columns; ++column)
       w[column] = widen(_mm256_maskz_loadu_epi16(mask, tile.weights[column] + whole));
+    FACET_UNROLL
     for (int row = 0; row < Rows; ++row) {
       const __m512 x = _mm512_maskz_loadu_ps(mask, input + row * tile.input_stride + whole);
+      FACET_UNROLL
       for (int column = 0; column < Columns; ++column)
         sums[row][column] = _mm512_fmadd_ps(w[column], x, sums[row][column]);
     }
   }
+  FACET_UNROLL
   for (int row = 0; row < Rows; ++row) {
     const __m128 result = sum4(sums[row][0], sums[row][1], sums[row][2], sums[row][3]);
     _mm_mask_storeu_ps(output + row * tile.output_stride, static_cast<__mmask8>((1u << Columns) - 1), result);

@@ -1,6 +1,7 @@
 // bf16 weights times bf16 inputs with vdpbf16ps: 32 inputs a step, fp32 sums.
 #include <immintrin.h>
 
+#include "common/unroll.h"
 #include "dense/dense_kernels.h"
 
 namespace facet::linear {
@@ -33,14 +34,20 @@ constexpr int kRows = 6;
 template <int Columns, int Rows>
 void tile_kernel(const DenseTile& tile, const std::uint16_t* input, float* output) {
   __m512 sums[Rows][kDenseColumns];
-  for (int row = 0; row < Rows; ++row)
+  FACET_UNROLL
+  for (int row = 0; row < Rows; ++row) {
+    FACET_UNROLL
     for (int column = 0; column < kDenseColumns; ++column) sums[row][column] = _mm512_setzero_ps();
+  }
   const std::int64_t whole = tile.in_features / 32 * 32;
   for (std::int64_t k = 0; k < whole; k += 32) {
     __m512bh w[Columns];
+    FACET_UNROLL
     for (int column = 0; column < Columns; ++column) w[column] = load(tile.weights[column] + k);
+    FACET_UNROLL
     for (int row = 0; row < Rows; ++row) {
       const __m512bh x = load(input + row * tile.input_stride + k);
+      FACET_UNROLL
       for (int column = 0; column < Columns; ++column)
         sums[row][column] = _mm512_dpbf16_ps(sums[row][column], w[column], x);
     }
@@ -48,13 +55,17 @@ void tile_kernel(const DenseTile& tile, const std::uint16_t* input, float* outpu
   if (whole < tile.in_features) {
     const auto mask = static_cast<__mmask32>((1u << (tile.in_features - whole)) - 1);
     __m512bh w[Columns];
+    FACET_UNROLL
     for (int column = 0; column < Columns; ++column) w[column] = load(tile.weights[column] + whole, mask);
+    FACET_UNROLL
     for (int row = 0; row < Rows; ++row) {
       const __m512bh x = load(input + row * tile.input_stride + whole, mask);
+      FACET_UNROLL
       for (int column = 0; column < Columns; ++column)
         sums[row][column] = _mm512_dpbf16_ps(sums[row][column], w[column], x);
     }
   }
+  FACET_UNROLL
   for (int row = 0; row < Rows; ++row) {
     const __m128 result = sum4(sums[row][0], sums[row][1], sums[row][2], sums[row][3]);
     _mm_mask_storeu_ps(output + row * tile.output_stride, static_cast<__mmask8>((1u << Columns) - 1), result);

@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "common/unroll.h"
 #include "dequant_gemm/gemm_kernels.h"
 #include "rows16/unpack.h"
 
@@ -33,20 +34,25 @@ template <int Rows>
 void multiply(const SegmentCodes& segment, std::int64_t inputs, const float* x, std::int64_t x_stride, Columns y,
               std::int64_t y_stride, bool first) {
   __m256 sums[Rows][2];
+  FACET_UNROLL
   for (int r = 0; r < Rows; ++r) {
+    FACET_UNROLL
     for (int h = 0; h < 2; ++h)
       sums[r][h] = first ? _mm256_setzero_ps() : load(y.output + r * y_stride + 8 * h, y.count - 8 * h);
   }
   for (std::int64_t k = 0; k < inputs; ++k) {
     const __m256 low = _mm256_load_ps(segment.values[k]);
     const __m256 high = _mm256_load_ps(segment.values[k] + 8);
+    FACET_UNROLL
     for (int r = 0; r < Rows; ++r) {
       const __m256 input = _mm256_broadcast_ss(x + r * x_stride + k);
       sums[r][0] = _mm256_fmadd_ps(low, input, sums[r][0]);
       sums[r][1] = _mm256_fmadd_ps(high, input, sums[r][1]);
     }
   }
+  FACET_UNROLL
   for (int r = 0; r < Rows; ++r) {
+    FACET_UNROLL
     for (int h = 0; h < 2; ++h) store(y.output + r * y_stride + 8 * h, y.count - 8 * h, sums[r][h]);
   }
 }
@@ -63,6 +69,7 @@ void gemm_avx2(const GemmTask& task) {
     for (std::int64_t s = 0; s < w.segments; ++s) {
       unpack_segment(w, block, s, segment);
       for (std::int64_t k = 0; k < w.segment; ++k) {
+        FACET_UNROLL
         for (int h = 0; h < 16; h += 8)
           _mm256_store_ps(segment.values[k] + h,
                           _mm256_mul_ps(_mm256_load_ps(segment.values[k] + h), _mm256_load_ps(segment.scales + h)));

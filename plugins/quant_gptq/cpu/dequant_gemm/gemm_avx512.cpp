@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "common/unroll.h"
 #include "dequant_gemm/gemm_kernels.h"
 
 namespace facet::linear {
@@ -24,6 +25,7 @@ void unpack_block(const Rows16& w, const std::uint8_t* base, std::int64_t s, flo
   constexpr int kSteps = Int8 ? 4 : 8;
   for (std::int64_t v = 0; v < w.segment / kSteps; ++v) {
     __m512i vector = _mm512_load_si512(segment + 64 * v);
+    FACET_UNROLL
     for (int i = 0; i < kSteps; ++i) {
       // Nibble i of a lane is input i / 2 of the low or high four.
       const int k = Int8 ? i : i / 2 + 4 * (i % 2);
@@ -36,6 +38,7 @@ void unpack_block(const Rows16& w, const std::uint8_t* base, std::int64_t s, flo
 
 void unpack(const GemmTask& task, std::int64_t block, std::int64_t begin, std::int64_t end) {
   const Rows16& w = task.weights;
+  FACET_UNROLL
   for (int b = 0; b < kPanel; ++b) {
     for (std::int64_t s = begin; s < end; ++s) {
       float* tile = static_cast<float*>(task.tile) + ((s - begin) * w.segment * kPanel + b) * 16;
@@ -55,20 +58,27 @@ template <int Rows>
 void multiply(const GemmTask& task, const __mmask16 (&masks)[kPanel], const float* x, std::int64_t inputs, float* y,
               bool first) {
   __m512 sums[Rows][kPanel];
+  FACET_UNROLL
   for (int r = 0; r < Rows; ++r) {
+    FACET_UNROLL
     for (int b = 0; b < kPanel; ++b)
       sums[r][b] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(masks[b], y + r * task.output_stride + 16 * b);
   }
   const float* tile = static_cast<const float*>(task.tile);
   for (std::int64_t k = 0; k < inputs; ++k, tile += kPanel * 16) {
     __m512 weights[kPanel];
+    FACET_UNROLL
     for (int b = 0; b < kPanel; ++b) weights[b] = _mm512_load_ps(tile + 16 * b);
+    FACET_UNROLL
     for (int r = 0; r < Rows; ++r) {
       const __m512 input = _mm512_set1_ps(x[r * task.input_stride + k]);
+      FACET_UNROLL
       for (int b = 0; b < kPanel; ++b) sums[r][b] = _mm512_fmadd_ps(weights[b], input, sums[r][b]);
     }
   }
+  FACET_UNROLL
   for (int r = 0; r < Rows; ++r) {
+    FACET_UNROLL
     for (int b = 0; b < kPanel; ++b) _mm512_mask_storeu_ps(y + r * task.output_stride + 16 * b, masks[b], sums[r][b]);
   }
 }
@@ -76,6 +86,7 @@ void multiply(const GemmTask& task, const __mmask16 (&masks)[kPanel], const floa
 void panel(const GemmTask& task, std::int64_t block) {
   const Rows16& w = task.weights;
   __mmask16 masks[kPanel];
+  FACET_UNROLL
   for (int b = 0; b < kPanel; ++b) {
     const std::int64_t left = block + b < task.block_end ? w.out_features - (block + b) * kBlockRows : 0;
     masks[b] = static_cast<__mmask16>(left >= 16 ? 0xffffu : (1u << left) - 1u);

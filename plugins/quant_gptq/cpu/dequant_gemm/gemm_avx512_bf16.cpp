@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "common/unroll.h"
 #include "dequant_gemm/gemm_kernels.h"
 
 namespace facet::linear {
@@ -45,6 +46,7 @@ void unpack_block(const Rows16& w, const std::uint8_t* base, std::int64_t s, std
   constexpr int kSteps = Int8 ? 2 : 4;
   for (std::int64_t v = 0; v < w.segment / (2 * kSteps); ++v) {
     __m512i vector = _mm512_load_si512(segment + 64 * v);
+    FACET_UNROLL
     for (int i = 0; i < kSteps; ++i) {
       // int4: the pairs of inputs (0,2), (4,6), (1,3), (5,7). int8: (0,2), (1,3).
       const int pair = Int8 ? i : i / 2 + 2 * (i % 2);
@@ -58,6 +60,7 @@ void unpack_block(const Rows16& w, const std::uint8_t* base, std::int64_t s, std
 
 void unpack(const GemmTask& task, std::int64_t block, std::int64_t begin, std::int64_t end) {
   const Rows16& w = task.weights;
+  FACET_UNROLL
   for (int b = 0; b < kPanel; ++b) {
     for (std::int64_t s = begin; s < end; ++s) {
       std::uint16_t* tile = static_cast<std::uint16_t*>(task.tile) + ((s - begin) * w.segment / 2 * kPanel + b) * 32;
@@ -85,29 +88,41 @@ void multiply(const GemmTask& task, const __mmask16 (&masks)[kPanel], const std:
               const std::uint16_t* x, std::int64_t segments, float* y, bool first) {
   const Rows16& w = task.weights;
   __m512 sums[Rows][kPanel];
+  FACET_UNROLL
   for (int r = 0; r < Rows; ++r) {
+    FACET_UNROLL
     for (int b = 0; b < kPanel; ++b)
       sums[r][b] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(masks[b], y + r * task.output_stride + 16 * b);
   }
   const std::uint16_t* tile = static_cast<const std::uint16_t*>(task.tile);
   for (std::int64_t s = 0; s < segments; ++s, x += w.segment) {
     __m512 dots[Rows][kPanel];
-    for (int r = 0; r < Rows; ++r)
+    FACET_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      FACET_UNROLL
       for (int b = 0; b < kPanel; ++b) dots[r][b] = _mm512_setzero_ps();
+    }
     for (std::int64_t k = 0; k < w.segment; k += 2, tile += kPanel * 32) {
       __m512bh weights[kPanel];
+      FACET_UNROLL
       for (int b = 0; b < kPanel; ++b) weights[b] = (__m512bh)_mm512_load_si512(tile + 32 * b);
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) {
         const __m512bh input = broadcast(x + r * task.input_stride + k);
+        FACET_UNROLL
         for (int b = 0; b < kPanel; ++b) dots[r][b] = _mm512_dpbf16_ps(dots[r][b], weights[b], input);
       }
     }
+    FACET_UNROLL
     for (int b = 0; b < kPanel; ++b) {
       const __m512 scale = _mm512_load_ps(reinterpret_cast<const float*>(scales[b] + s * w.segment_bytes));
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) sums[r][b] = _mm512_fmadd_ps(dots[r][b], scale, sums[r][b]);
     }
   }
+  FACET_UNROLL
   for (int r = 0; r < Rows; ++r) {
+    FACET_UNROLL
     for (int b = 0; b < kPanel; ++b) _mm512_mask_storeu_ps(y + r * task.output_stride + 16 * b, masks[b], sums[r][b]);
   }
 }
@@ -115,6 +130,7 @@ void multiply(const GemmTask& task, const __mmask16 (&masks)[kPanel], const std:
 void panel(const GemmTask& task, std::int64_t block) {
   const Rows16& w = task.weights;
   __mmask16 masks[kPanel];
+  FACET_UNROLL
   for (int b = 0; b < kPanel; ++b) {
     const std::int64_t left = block + b < task.block_end ? w.out_features - (block + b) * kBlockRows : 0;
     masks[b] = static_cast<__mmask16>(left >= 16 ? 0xffffu : (1u << left) - 1u);
@@ -124,6 +140,7 @@ void panel(const GemmTask& task, std::int64_t block) {
     const std::int64_t end = begin + step < w.segments ? begin + step : w.segments;
     unpack(task, block, begin, end);
     const std::uint8_t* scales[kPanel];
+    FACET_UNROLL
     for (int b = 0; b < kPanel; ++b) {
       // A block past the end is multiplied by the scales of the last one; its columns are masked.
       const std::int64_t real = block + b < task.block_end ? block + b : task.block_end - 1;

@@ -1,6 +1,7 @@
 // fp32 activations: weights to fp32 in registers, fp32 FMA.
 #include <immintrin.h>
 
+#include "common/unroll.h"
 #include "rows16/tiles.h"
 #include "w4a16/w4a16_kernels.h"
 
@@ -38,9 +39,12 @@ struct Kind {
                      __m512 (&dots)[Blocks][Rows]) {
       constexpr int kInput = Int8 ? I : I / 2 + 4 * (I % 2);
       __m512 weights[Blocks];
+      FACET_UNROLL
       for (int b = 0; b < Blocks; ++b) weights[b] = decode<Int8, I>(vectors[b], table);
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) {
         const __m512 input = _mm512_set1_ps(x[r * stride + kInput]);
+        FACET_UNROLL
         for (int b = 0; b < Blocks; ++b) dots[b][r] = _mm512_fmadd_ps(weights[b], input, dots[b][r]);
       }
     }
@@ -57,18 +61,24 @@ void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::i
   const float* input = static_cast<const float*>(task.input) + row * stride;
   const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
   __m512 sums[Blocks][Rows];
-  for (int b = 0; b < Blocks; ++b)
+  FACET_UNROLL
+  for (int b = 0; b < Blocks; ++b) {
+    FACET_UNROLL
     for (int r = 0; r < Rows; ++r) sums[b][r] = _mm512_setzero_ps();
+  }
 
   for (std::int64_t s = 0; s < w.segments; ++s) {
     const std::uint8_t* segment = base + s * w.segment_bytes;
     __m512 dots[Blocks][Rows];
+    FACET_UNROLL
     for (int b = 0; b < Blocks; ++b) {
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) dots[b][r] = _mm512_setzero_ps();
       if constexpr (Asymmetric) {
         const __m512i zeros = _mm512_cvtepu8_epi32(_mm_load_si128(
             reinterpret_cast<const __m128i*>(base + b * w.block_bytes + w.zeros_offset + s * kBlockRows)));
         const __m512 shift = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(Int8 ? 128 : 8), zeros));
+        FACET_UNROLL
         for (int r = 0; r < Rows; ++r)
           dots[b][r] = _mm512_mul_ps(shift, _mm512_set1_ps(task.sums[(row + r) * w.segments + s]));
       }
@@ -76,6 +86,7 @@ void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::i
     const float* x = input + s * w.segment;
     for (const std::uint8_t* at = segment; at < segment + w.segment_bytes - 64; at += 64) {
       __m512i vectors[Blocks];
+      FACET_UNROLL
       for (int b = 0; b < Blocks; ++b) {
         vectors[b] = _mm512_load_si512(at + b * w.block_bytes);
         prefetch(at + b * w.block_bytes);
@@ -92,16 +103,20 @@ void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::i
       }
       x += Int8 ? 4 : 8;
     }
+    FACET_UNROLL
     for (int b = 0; b < Blocks; ++b) {
       const __m512 scale =
           _mm512_load_ps(reinterpret_cast<const float*>(segment + b * w.block_bytes + w.segment_bytes - 64));
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) sums[b][r] = _mm512_fmadd_ps(dots[b][r], scale, sums[b][r]);
     }
   }
+  FACET_UNROLL
   for (int b = 0; b < Blocks; ++b) {
     const std::int64_t column = (block + b) * kBlockRows;
     const std::int64_t left = w.out_features - column;
     const auto mask = static_cast<__mmask16>(left >= 16 ? 0xffffu : (1u << left) - 1u);
+    FACET_UNROLL
     for (int r = 0; r < Rows; ++r)
       _mm512_mask_storeu_ps(task.output + (row + r) * task.output_stride + column, mask, sums[b][r]);
   }

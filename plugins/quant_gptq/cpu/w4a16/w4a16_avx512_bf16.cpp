@@ -1,6 +1,7 @@
 // bf16 activations: int4 weights to pairs of bf16 in registers, vdpbf16ps.
 #include <immintrin.h>
 
+#include "common/unroll.h"
 #include "rows16/tiles.h"
 #include "w4a16/w4a16_kernels.h"
 
@@ -40,10 +41,13 @@ struct Kind {
                      __m512 (&dots)[Blocks][Rows]) {
       constexpr int kPair = I / 2 + 2 * (I % 2);
       __m512bh weights[Blocks];
+      FACET_UNROLL
       for (int b = 0; b < Blocks; ++b)
         weights[b] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(vectors[b], 4 * I), table);
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) {
         const __m512bh input = broadcast(x + r * stride + 2 * kPair);
+        FACET_UNROLL
         for (int b = 0; b < Blocks; ++b) dots[b][r] = _mm512_dpbf16_ps(dots[b][r], weights[b], input);
       }
     }
@@ -60,18 +64,24 @@ void Kind<Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::int64_t
   const std::uint16_t* input = static_cast<const std::uint16_t*>(task.input) + row * stride;
   const __m512i table = code_table();
   __m512 sums[Blocks][Rows];
-  for (int b = 0; b < Blocks; ++b)
+  FACET_UNROLL
+  for (int b = 0; b < Blocks; ++b) {
+    FACET_UNROLL
     for (int r = 0; r < Rows; ++r) sums[b][r] = _mm512_setzero_ps();
+  }
 
   for (std::int64_t s = 0; s < w.segments; ++s) {
     const std::uint8_t* segment = base + s * w.segment_bytes;
     __m512 dots[Blocks][Rows];
+    FACET_UNROLL
     for (int b = 0; b < Blocks; ++b) {
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) dots[b][r] = _mm512_setzero_ps();
       if constexpr (Asymmetric) {
         const __m512i zeros = _mm512_cvtepu8_epi32(_mm_load_si128(
             reinterpret_cast<const __m128i*>(base + b * w.block_bytes + w.zeros_offset + s * kBlockRows)));
         const __m512 shift = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(8), zeros));
+        FACET_UNROLL
         for (int r = 0; r < Rows; ++r)
           dots[b][r] = _mm512_mul_ps(shift, _mm512_set1_ps(task.sums[(row + r) * w.segments + s]));
       }
@@ -79,6 +89,7 @@ void Kind<Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::int64_t
     const std::uint16_t* x = input + s * w.segment;
     for (const std::uint8_t* at = segment; at < segment + w.segment_bytes - 64; at += 64) {
       __m512i vectors[Blocks];
+      FACET_UNROLL
       for (int b = 0; b < Blocks; ++b) {
         vectors[b] = _mm512_load_si512(at + b * w.block_bytes);
         prefetch(at + b * w.block_bytes);
@@ -89,16 +100,20 @@ void Kind<Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::int64_t
       step<3>(vectors, x, stride, table, dots);
       x += 8;
     }
+    FACET_UNROLL
     for (int b = 0; b < Blocks; ++b) {
       const __m512 scale =
           _mm512_load_ps(reinterpret_cast<const float*>(segment + b * w.block_bytes + w.segment_bytes - 64));
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) sums[b][r] = _mm512_fmadd_ps(dots[b][r], scale, sums[b][r]);
     }
   }
+  FACET_UNROLL
   for (int b = 0; b < Blocks; ++b) {
     const std::int64_t column = (block + b) * kBlockRows;
     const std::int64_t left = w.out_features - column;
     const auto mask = static_cast<__mmask16>(left >= 16 ? 0xffffu : (1u << left) - 1u);
+    FACET_UNROLL
     for (int r = 0; r < Rows; ++r)
       _mm512_mask_storeu_ps(task.output + (row + r) * task.output_stride + column, mask, sums[b][r]);
   }

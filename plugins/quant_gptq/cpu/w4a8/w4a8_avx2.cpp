@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "common/unroll.h"
 #include "w4a8/w4a8_kernels.h"
 
 namespace facet::linear {
@@ -49,12 +50,15 @@ void tile(const A8Task& task, std::int64_t block, std::int64_t row) {
   const std::uint8_t* base = w.data + block * w.block_bytes;
   const __m256i low = _mm256_set1_epi8(15);
   __m256 sums[Rows][2];
+  FACET_UNROLL
   for (int r = 0; r < Rows; ++r) sums[r][0] = sums[r][1] = _mm256_setzero_ps();
   for (std::int64_t s = 0; s < w.segments; ++s) {
     const std::uint8_t* segment = base + s * w.segment_bytes;
     Vectors dots[Rows];
+    FACET_UNROLL
     for (int r = 0; r < Rows; ++r) {
       const __m256i offset = _mm256_set1_epi32(task.offsets[(row + r) * w.segments + s]);
+      FACET_UNROLL
       for (int h = 0; h < 2; ++h) {
         dots[r].half[h] = offset;
         if (w.zeros_offset != 0) {
@@ -65,10 +69,12 @@ void tile(const A8Task& task, std::int64_t block, std::int64_t row) {
     }
     const std::int64_t vectors = (w.segment_bytes - 64) / 64;
     for (std::int64_t v = 0; v < vectors; ++v) {
+      FACET_UNROLL
       for (int h = 0; h < 2; ++h) {
         const __m256i vector = _mm256_load_si256(reinterpret_cast<const __m256i*>(segment + 64 * v + 32 * h));
         const __m256i first = Int8 ? vector : _mm256_and_si256(vector, low);
         const __m256i second = _mm256_and_si256(_mm256_srli_epi16(vector, 4), low);
+        FACET_UNROLL
         for (int r = 0; r < Rows; ++r) {
           const std::int8_t* x = task.codes + (row + r) * inputs + s * w.segment + (Int8 ? 4 : 8) * v;
           dots[r].half[h] = multiply_add<Int8>(dots[r].half[h], first, broadcast(x));
@@ -77,15 +83,19 @@ void tile(const A8Task& task, std::int64_t block, std::int64_t row) {
       }
     }
     const float* scales = reinterpret_cast<const float*>(segment + w.segment_bytes - 64);
+    FACET_UNROLL
     for (int r = 0; r < Rows; ++r) {
       const __m256 scale_x = _mm256_set1_ps(task.scales[(row + r) * w.segments + s]);
+      FACET_UNROLL
       for (int h = 0; h < 2; ++h) {
         const __m256 dot = _mm256_mul_ps(_mm256_cvtepi32_ps(dots[r].half[h]), scale_x);
         sums[r][h] = _mm256_fmadd_ps(dot, _mm256_load_ps(scales + 8 * h), sums[r][h]);
       }
     }
   }
+  FACET_UNROLL
   for (int r = 0; r < Rows; ++r) {
+    FACET_UNROLL
     for (int h = 0; h < 2; ++h) {
       const std::int64_t column = block * kBlockRows + 8 * h;
       store(task.output + (row + r) * task.output_stride + column, w.out_features - column, sums[r][h]);

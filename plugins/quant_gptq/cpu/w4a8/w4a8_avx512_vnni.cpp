@@ -1,5 +1,6 @@
 #include <immintrin.h>
 
+#include "common/unroll.h"
 #include "rows16/tiles.h"
 #include "w4a8/w4a8_kernels.h"
 
@@ -39,18 +40,23 @@ void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A8Task& task, std::in
   const std::int32_t* offsets = task.offsets + row * w.segments;
   const __m512i low = _mm512_set1_epi8(15);
   __m512 sums[Blocks][Rows];
-  for (int b = 0; b < Blocks; ++b)
+  FACET_UNROLL
+  for (int b = 0; b < Blocks; ++b) {
+    FACET_UNROLL
     for (int r = 0; r < Rows; ++r) sums[b][r] = _mm512_setzero_ps();
+  }
 
   for (std::int64_t s = 0; s < w.segments; ++s) {
     const std::uint8_t* segment = base + s * w.segment_bytes;
     const std::int8_t* x = codes + s * w.segment;
     __m512i dots[Blocks][Rows];
+    FACET_UNROLL
     for (int b = 0; b < Blocks; ++b) {
       __m512i zeros{};
       if constexpr (Asymmetric)
         zeros = _mm512_cvtepu8_epi32(_mm_load_si128(
             reinterpret_cast<const __m128i*>(base + b * w.block_bytes + w.zeros_offset + s * kBlockRows)));
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) {
         dots[b][r] = _mm512_set1_epi32(offsets[r * w.segments + s]);
         // A zero code and a sum of 128 codes fit 16 bits; the upper halves of `zeros` are 0.
@@ -61,6 +67,7 @@ void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A8Task& task, std::in
     for (std::int64_t v = 0; v < vectors; ++v) {
       __m512i first[Blocks];
       __m512i second[Blocks];
+      FACET_UNROLL
       for (int b = 0; b < Blocks; ++b) {
         const std::uint8_t* address = segment + b * w.block_bytes + 64 * v;
         const __m512i vector = _mm512_load_si512(address);
@@ -72,29 +79,36 @@ void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A8Task& task, std::in
           second[b] = _mm512_and_si512(_mm512_srli_epi16(vector, 4), low);
         }
       }
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) {
         const std::int8_t* from = x + r * inputs + (Int8 ? 4 : 8) * v;
         const __m512i x0 = broadcast(from);
+        FACET_UNROLL
         for (int b = 0; b < Blocks; ++b) dots[b][r] = _mm512_dpbusd_epi32(dots[b][r], first[b], x0);
         if constexpr (!Int8) {
           const __m512i x1 = broadcast(from + 4);
+          FACET_UNROLL
           for (int b = 0; b < Blocks; ++b) dots[b][r] = _mm512_dpbusd_epi32(dots[b][r], second[b], x1);
         }
       }
     }
+    FACET_UNROLL
     for (int b = 0; b < Blocks; ++b) {
       const __m512 scale =
           _mm512_load_ps(reinterpret_cast<const float*>(segment + b * w.block_bytes + w.segment_bytes - 64));
+      FACET_UNROLL
       for (int r = 0; r < Rows; ++r) {
         const __m512 dot = _mm512_mul_ps(_mm512_cvtepi32_ps(dots[b][r]), _mm512_set1_ps(scales[r * w.segments + s]));
         sums[b][r] = _mm512_fmadd_ps(dot, scale, sums[b][r]);
       }
     }
   }
+  FACET_UNROLL
   for (int b = 0; b < Blocks; ++b) {
     const std::int64_t column = (block + b) * kBlockRows;
     const std::int64_t left = w.out_features - column;
     const auto mask = static_cast<__mmask16>(left >= 16 ? 0xffffu : (1u << left) - 1u);
+    FACET_UNROLL
     for (int r = 0; r < Rows; ++r)
       _mm512_mask_storeu_ps(task.output + (row + r) * task.output_stride + column, mask, sums[b][r]);
   }
