@@ -32,6 +32,7 @@ void SlotCache::make_plan(const abi::KvProblem& problem, const abi::KvLayout& la
   constexpr std::uint64_t kSequenceBytes = 2 * sizeof(std::int32_t) + sizeof(Sequence) + 8 * sizeof(void*);
   plan.host_bytes = sizeof(SlotCache) + static_cast<std::uint64_t>(problem.max_sequences) * kSequenceBytes;
   plan.block_count = problem.max_sequences;
+  plan.sequence_blocks = 1;
   plan.max_sequence_tokens = problem.max_context;
   plan.max_chunk = planned_.rules.max_chunk;
   plan.rollback_depth = planned_.rules.rollback_depth;

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "facet/abi/types.h"
+#include "facet/abi/weight.h"
 
 namespace facet::sdk {
 
