@@ -1,7 +1,6 @@
 #include "facet/engine/engine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -12,14 +11,6 @@
 
 namespace facet {
 namespace {
-
-// -log softmax(logits)[target], in double so that the mean over many thousand predictions keeps its digits.
-double negative_log_likelihood(const float* logits, std::int64_t vocabulary, std::int32_t target) {
-  const float top = *std::max_element(logits, logits + vocabulary);
-  double sum = 0;
-  for (std::int64_t i = 0; i < vocabulary; ++i) sum += std::exp(static_cast<double>(logits[i] - top));
-  return std::log(sum) + static_cast<double>(top) - static_cast<double>(logits[target]);
-}
 
 template <typename List>
 void insert_by_arrival(List& list, typename List::value_type sequence) {
@@ -280,10 +271,17 @@ void Engine::run_batch(const std::vector<Sequence*>& scheduled) {
     }
     read_logits(scheduled, batch);
   } catch (const Error& error) {
-    log(LogLevel::error, "step {}: {}", step_, error.full_text());
-    for (Sequence* sequence : scheduled) {
-      if (!sequence->done) finish(*sequence, FinishReason::error, error.full_text());
-    }
+    fail_batch(scheduled, error.full_text());
+  } catch (const std::exception& error) {
+    fail_batch(scheduled, error.what());
+  }
+}
+
+// What goes wrong inside a batch ends the requests of that batch, not the engine.
+void Engine::fail_batch(const std::vector<Sequence*>& scheduled, const std::string& text) {
+  log(LogLevel::error, "step {}: {}", step_, text);
+  for (Sequence* sequence : scheduled) {
+    if (!sequence->done) finish(*sequence, FinishReason::error, text);
   }
 }
 
@@ -326,10 +324,11 @@ void Engine::read_logits(const std::vector<Sequence*>& scheduled, const Batch& b
 // One row of logits: either the next token is known and scored, or it is chosen.
 void Engine::take_row(Sequence& sequence, std::int64_t offset, const float* logits) {
   if (sequence.done) return;
+  const std::span<const float> row(logits, static_cast<std::size_t>(model_.vocabulary()));
   const std::int64_t position = sequence.computed + offset;
   const auto next = static_cast<std::size_t>(position + 1);
   if (next < sequence.tokens.size()) {
-    sequence.result.nll.push_back(negative_log_likelihood(logits, model_.vocabulary(), sequence.tokens[next]));
+    sequence.result.nll.push_back(-log_probability(row, sequence.tokens[next]));
     sequence.scored = position + 1;
     return;
   }
@@ -337,7 +336,7 @@ void Engine::take_row(Sequence& sequence, std::int64_t offset, const float* logi
   if (output < sequence.request.forced.size()) {
     const std::int32_t token = sequence.request.forced[output];
     if (sequence.request.score) {
-      sequence.result.nll.push_back(negative_log_likelihood(logits, model_.vocabulary(), token));
+      sequence.result.nll.push_back(-log_probability(row, token));
       sequence.scored = position + 1;
     }
     accept_token(sequence, token);

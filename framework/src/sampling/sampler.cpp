@@ -71,22 +71,6 @@ Scan scan(std::span<const float> logits) {
   return found;
 }
 
-float log_probability(std::span<const float> logits, float max, float logit) {
-  float sums[kLanes] = {};
-  double sum = 0;
-  std::size_t id = 0;
-  // Short runs in float, their sum in double: no error grows with the vocabulary.
-  constexpr std::size_t kRun = 64 * kLanes;
-  for (; id + kRun <= logits.size(); id += kRun) {
-    std::fill_n(sums, kLanes, 0.0f);
-    for (std::size_t i = 0; i < kRun; i += kLanes)
-      for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += exp_negative(logits[id + i + lane] - max);
-    for (const float lane : sums) sum += lane;
-  }
-  for (; id < logits.size(); ++id) sum += exp_negative(logits[id] - max);
-  return static_cast<float>(static_cast<double>(logit) - static_cast<double>(max) - std::log(sum));
-}
-
 // More probable first; equal logits by id, so that a cut through a tie is the same on every machine.
 constexpr auto kMoreProbable = [](const auto& a, const auto& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
@@ -114,6 +98,23 @@ std::uint64_t choice_seed(std::uint64_t seed, std::uint64_t index) noexcept {
 double uniform_draw(std::uint64_t seed, std::uint64_t index) noexcept {
   const std::uint64_t bits = mix(mix(seed + kGolden) ^ mix(index * kGolden + 1));
   return static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
+double log_probability(std::span<const float> logits, std::int32_t id) {
+  const float max = scan(logits).max;
+  float sums[kLanes] = {};
+  double sum = 0;
+  std::size_t begin = 0;
+  // Short runs in float, their sum in double: no error grows with the vocabulary.
+  constexpr std::size_t kRun = 64 * kLanes;
+  for (; begin + kRun <= logits.size(); begin += kRun) {
+    std::fill_n(sums, kLanes, 0.0f);
+    for (std::size_t i = 0; i < kRun; i += kLanes)
+      for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += exp_negative(logits[begin + i + lane] - max);
+    for (const float lane : sums) sum += lane;
+  }
+  for (; begin < logits.size(); ++begin) sum += exp_negative(logits[begin] - max);
+  return static_cast<double>(logits[static_cast<std::size_t>(id)]) - static_cast<double>(max) - std::log(sum);
 }
 
 Sampler::Sampler(const SamplingParams& params, std::uint64_t request_seed)
@@ -144,7 +145,6 @@ Sampler::Result Sampler::sample(std::span<const float> logits, std::span<const s
     best = scan(adjusted);
   }
   result.id = params_.temperature == 0 ? best.argmax : draw(adjusted, best.max, uniform_draw(seed_, generated.size()));
-  result.logprob = log_probability(logits, raw.max, logits[static_cast<std::size_t>(result.id)]);
   result.ok = true;
   return result;
 }

@@ -83,6 +83,7 @@ class Engine {
   void drop_cancelled();
   void plan_step(std::vector<Sequence*>& scheduled);
   void run_batch(const std::vector<Sequence*>& scheduled);
+  void fail_batch(const std::vector<Sequence*>& scheduled, const std::string& text);
   Batch make_batch(const std::vector<Sequence*>& scheduled) const;
   void read_logits(const std::vector<Sequence*>& scheduled, const Batch& batch);
   void take_row(Sequence& sequence, std::int64_t offset, const float* logits);
