@@ -1,6 +1,9 @@
 # facet_add_plugin(NAME SOURCES ... [LIBRARIES ...])
 # A plugin is a MODULE library that sees only facet/abi and facet/sdk. All plugins land in one folder so that
 # tests and the program find them without an install.
+# facet_plugins builds them all, for tests that load some by name.
+add_custom_target(facet_plugins)
+
 function(facet_add_plugin NAME)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_library(${NAME} MODULE ${ARG_SOURCES})
@@ -11,4 +14,5 @@ function(facet_add_plugin NAME)
     target_link_options(${NAME} PRIVATE -Wl,--no-undefined)
   endif()
   set_property(GLOBAL APPEND PROPERTY FACET_PLUGINS ${NAME})
+  add_dependencies(facet_plugins ${NAME})
 endfunction()

@@ -1,0 +1,202 @@
+#!/usr/bin/env bash
+# Every check of the repository, in order, each with its time; a table at the end. Exit code 1 when one fails.
+# Logs are in build/gates/NAME.log.
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+all_gates=(format build test clang tidy asan tsan packaging)
+quick_gates=(format build test)
+logs="$facet_root/build/gates"
+
+usage() {
+  cat << 'TEXT'
+usage: test.sh [--quick] [--gate NAME]... [--no-setup] [--verbose]
+  --quick      only format, build and test
+  --gate NAME  only this gate; may be repeated. A gate that needs a build makes it. Names:
+               format     clang-format over all tracked C++ files
+               build      release build with g++, warnings are errors, benchmarks included
+               test       all tests of that build but packaging
+               clang      build of programs, plugins and libraries with clang, warnings are errors
+               tidy       clang-tidy over our own sources with that build's compile commands
+               asan       build with address and undefined-behaviour sanitizers; tests not labelled slow or tools
+               tsan       build with the thread sanitizer; tests labelled engine
+               packaging  install, move, build a plugin outside of the tree, run it
+  --no-setup   do not look for missing packages first
+  --verbose    show what the gates print, not only their logs' ends on failure
+TEXT
+}
+
+# --- gates: each is a function gate_NAME that returns non-zero on failure ---
+
+gate_format() {
+  local formatter files
+  formatter="$(tool clang-format)"
+  mapfile -t files < <(tracked_sources '*.h' '*.cpp')
+  echo "$("$formatter" --version), ${#files[@]} files"
+  "$formatter" --dry-run --Werror "${files[@]}"
+}
+
+gate_build() { configure_and_build release; }
+
+gate_test() {
+  need_build release &&
+    ctest --test-dir "$facet_root/build/release" -j "$jobs" --output-on-failure --label-exclude '^packaging$'
+}
+
+gate_clang() { configure_and_build clang -DFACET_BUILD_TESTS=OFF; }
+
+gate_tidy() {
+  need_build clang || return
+  local files
+  mapfile -t files < <(tracked_sources 'framework/*.cpp' 'plugins/*.cpp' 'models/*.cpp' 'apps/*.cpp')
+  echo "$(tool clang-tidy), ${#files[@]} files"
+  # One process a file: a failing file is named and the others are still looked at.
+  printf '%s\0' "${files[@]}" |
+    xargs -0 -n 1 -P "$jobs" "$(tool clang-tidy)" -p "$facet_root/build/clang" --quiet
+}
+
+gate_asan() {
+  configure_and_build asan-ubsan &&
+    ctest --test-dir "$facet_root/build/asan-ubsan" -j "$jobs" --output-on-failure --label-exclude '^(slow|tools)$'
+}
+
+gate_tsan() {
+  configure tsan || return
+  local targets
+  # Only what runs: the tests labelled engine, the program and the plugins they load.
+  mapfile -t targets < <(tests_labelled tsan engine)
+  [[ ${#targets[@]} -gt 0 ]] || { echo "no test is labelled engine"; return 1; }
+  cmake --build "$facet_root/build/tsan" -j "$jobs" --target facet facet_plugins "${targets[@]}" &&
+    ctest --test-dir "$facet_root/build/tsan" --output-on-failure --label-regex '^engine$'
+}
+
+gate_packaging() {
+  need_build release &&
+    ctest --test-dir "$facet_root/build/release" --output-on-failure --label-regex '^packaging$'
+}
+
+# --- what the gates share ---
+
+# Tracked files of these patterns that are still there; absolute paths.
+tracked_sources() {
+  git -C "$facet_root" ls-files -- "$@" | while IFS= read -r file; do
+    if [[ -f "$facet_root/$file" ]]; then printf '%s\n' "$facet_root/$file"; fi
+  done
+}
+
+configure() {
+  local preset=$1
+  shift
+  cmake --preset "$preset" -S "$facet_root" -B "$facet_root/build/$preset" "$@"
+}
+
+configure_and_build() {
+  configure "$@" && cmake --build "$facet_root/build/$1" -j "$jobs"
+}
+
+# A gate that was asked for alone makes the build it needs; after a build that failed here it fails at once.
+need_build() {
+  local gate=$1
+  if [[ $gate == release ]]; then gate=build; fi
+  case "${result[$gate]:-none}" in
+    passed) return 0 ;;
+    failed)
+      echo "needs the gate $gate, which failed"
+      return 1
+      ;;
+    *) "gate_$gate" ;;
+  esac
+}
+
+# Names of the test programs with a label in a configured build. A program has the name of its test; before it is built
+# ctest knows no command for it. Scripts have another command and need no build.
+tests_labelled() {
+  ctest --test-dir "$facet_root/build/$1" --show-only=json-v1 2> /dev/null | python3 -c '
+import json, sys
+for test in json.load(sys.stdin)["tests"]:
+    labels = [p["value"] for p in test["properties"] if p["name"] == "LABELS"]
+    program = "command" not in test or test["command"][0].endswith("/" + test["name"])
+    if labels and sys.argv[1] in labels[0] and program:
+        print(test["name"])' "$2"
+}
+
+declare -A result=() seconds=() cpu_seconds=()
+
+# run_gate NAME: runs it in a subshell with a log of its own, keeps result and times.
+run_gate() {
+  local name=$1 log="$logs/$1.log" began=$SECONDS status=0 cpu_before
+  say "gate $name"
+  cpu_before="$(child_cpu)"
+  if [[ $verbose == yes ]]; then
+    (set +e; "gate_$name") 2>&1 | tee "$log" || status=$?
+  else
+    (set +e; "gate_$name") > "$log" 2>&1 || status=$?
+  fi
+  seconds[$name]=$((SECONDS - began))
+  cpu_seconds[$name]=$(($(child_cpu) - cpu_before))
+  if [[ $status -eq 0 ]]; then
+    result[$name]=passed
+    say "gate $name passed in $(clock "${seconds[$name]}")"
+  else
+    result[$name]=failed
+    say "gate $name FAILED after $(clock "${seconds[$name]}"); the end of $log:"
+    tail -n 60 "$log"
+  fi
+}
+
+# Processor seconds of all finished children so far.
+child_cpu() {
+  python3 - "$$" << 'TEXT'
+import os, sys
+fields = open(f"/proc/{sys.argv[1]}/stat").read().rsplit(")", 1)[1].split()
+print((int(fields[13]) + int(fields[14])) // os.sysconf("SC_CLK_TCK"))
+TEXT
+}
+
+summary() {
+  local name failed=()
+  say "summary"
+  printf '  %-10s %-8s %8s %14s\n' gate result time 'processor time'
+  for name in "${gates[@]}"; do
+    printf '  %-10s %-8s %8s %14s\n' "$name" "${result[$name]}" "$(clock "${seconds[$name]}")" \
+      "$(clock "${cpu_seconds[$name]}")"
+    if [[ ${result[$name]} != passed ]]; then failed+=("$name"); fi
+  done
+  if [[ ${#failed[@]} -gt 0 ]]; then
+    echo "failed: ${failed[*]}"
+    exit 1
+  fi
+  echo "all passed"
+}
+
+gates=()
+setup=yes
+verbose=no
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --quick) gates=("${quick_gates[@]}") ;;
+    --gate)
+      [[ " ${all_gates[*]} " == *" ${2:-} "* && -n "${2:-}" ]] || fail "--gate needs one of: ${all_gates[*]}"
+      gates+=("$2")
+      shift
+      ;;
+    --no-setup) setup=no ;;
+    --verbose) verbose=yes ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      usage >&2
+      fail "unknown argument '$1'"
+      ;;
+  esac
+  shift
+done
+if [[ ${#gates[@]} -eq 0 ]]; then gates=("${all_gates[@]}"); fi
+
+if [[ $setup == yes ]]; then bash "$facet_root/scripts/setup.sh" --dev; fi
+mkdir -p "$logs"
+# cmake --preset reads the presets of the folder it runs in.
+cd "$facet_root"
+for gate in "${gates[@]}"; do run_gate "$gate"; done
+summary
