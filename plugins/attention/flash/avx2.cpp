@@ -61,7 +61,7 @@ struct Simd {
   static __m128 half(V x) { return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); }
 };
 
-#include "flash/kernel_body.h"
+#include "flash/kernel_body.inc"
 
 }  // namespace
 

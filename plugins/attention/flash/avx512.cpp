@@ -62,7 +62,7 @@ struct Simd {
   }
 };
 
-#include "flash/kernel_body.h"
+#include "flash/kernel_body.inc"
 
 }  // namespace
 

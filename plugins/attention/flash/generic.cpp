@@ -84,7 +84,7 @@ struct Simd {
   static float wide(std::int8_t x) { return static_cast<float>(x); }
 };
 
-#include "flash/kernel_body.h"
+#include "flash/kernel_body.inc"
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 // The arithmetic of attention/flash, once for each instruction set. A kernel file includes only this header, its
-// intrinsics and kernel_body.h, so that no inline function compiled with wider instructions can be picked by the
+// intrinsics and kernel_body.inc, so that no inline function compiled with wider instructions can be picked by the
 // linker for a caller on an older processor.
 #pragma once
 
