@@ -59,7 +59,7 @@ std::vector<std::pair<std::string, std::uint64_t>> isa_levels() {
   const std::uint64_t avx512 = avx2 | abi::kCpuAvx512;
   if ((all & avx2) == avx2) levels.emplace_back("avx2", avx2);
   if ((all & avx512) == avx512) levels.emplace_back("avx512", avx512);
-  if ((all & avx512) == avx512 && all != avx512) levels.emplace_back("avx512+", all);
+  if ((all & avx512) == avx512 && all != avx512) levels.emplace_back("avx512_vnni_bf16", all);
   return levels;
 }
 

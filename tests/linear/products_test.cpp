@@ -3,37 +3,12 @@
 
 #include <cstring>
 
-#include "guarded_run.h"
+#include "variants.h"
 
 namespace facet::test {
 namespace {
 
-struct Variant {
-  const char* plugin;
-  std::map<std::string, std::string> options;
-  InputRounding rounding;
-  std::vector<abi::WeightFormat> formats;
-};
-
-std::vector<Variant> variants() {
-  using abi::WeightFormat;
-  return {
-      {"reference", {}, InputRounding::fp32, {WeightFormat::bf16, WeightFormat::int8, WeightFormat::int4}},
-      {"dense", {}, InputRounding::fp32, {WeightFormat::bf16}},
-      {"w4a8", {}, InputRounding::int8, {WeightFormat::int8, WeightFormat::int4}},
-      {"w4a16", {}, InputRounding::fp32, {WeightFormat::int8, WeightFormat::int4}},
-      {"w4a16", {{"activations", "bf16"}}, InputRounding::bf16, {WeightFormat::int8, WeightFormat::int4}},
-      {"dequant_gemm", {}, InputRounding::bf16, {WeightFormat::int8, WeightFormat::int4}},
-      {"dequant_gemm", {{"tile", "fp32"}}, InputRounding::fp32, {WeightFormat::int8, WeightFormat::int4}},
-      {"dense", {{"activations", "bf16"}}, InputRounding::bf16, {WeightFormat::bf16}},
-  };
-}
-
-class Products : public testing::TestWithParam<std::tuple<std::size_t, std::size_t>> {
- protected:
-  Variant variant() const { return variants()[std::get<0>(GetParam())]; }
-  std::uint64_t features() const { return isa_levels()[std::get<1>(GetParam())].second; }
-};
+using Products = VariantIsaTest;
 
 template <std::size_t N>
 std::int64_t pick(const std::int64_t (&values)[N], std::mt19937_64& random) {
@@ -128,19 +103,7 @@ TEST_P(Products, LargeActivationsSurviveAtEveryRowCount) {
   }
 }
 
-std::string name_of(const testing::TestParamInfo<std::tuple<std::size_t, std::size_t>>& info) {
-  const Variant variant = variants()[std::get<0>(info.param)];
-  std::string name = variant.plugin;
-  for (const auto& [key, value] : variant.options) name += "_" + value;
-  std::string isa = isa_levels()[std::get<1>(info.param)].first;
-  if (isa.back() == '+') isa.replace(isa.size() - 1, 1, "_vnni_bf16");
-  return name + "_" + isa;
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Products,
-                         testing::Combine(testing::Range<std::size_t>(0, variants().size()),
-                                          testing::Range<std::size_t>(0, isa_levels().size())),
-                         name_of);
+FACET_INSTANTIATE_VARIANTS(Products);
 
 }  // namespace
 }  // namespace facet::test

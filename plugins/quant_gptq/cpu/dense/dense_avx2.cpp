@@ -28,41 +28,39 @@ struct Tail {
 constexpr int kRows = 2;
 
 template <int Columns, int Rows>
-void tile_kernel(const DenseTile& tile, const float* input, float* output) {
-  __m256 sums[Rows][kDenseColumns];
+void tile_kernel(const DensePanel& panel, const std::uint16_t* const* weights, const float* input, float* output) {
+  __m256 sums[Rows][kDenseTile];
   FACET_UNROLL
   for (int row = 0; row < Rows; ++row) {
     FACET_UNROLL
-    for (int column = 0; column < kDenseColumns; ++column) sums[row][column] = _mm256_setzero_ps();
+    for (int column = 0; column < kDenseTile; ++column) sums[row][column] = _mm256_setzero_ps();
   }
-  const std::int64_t whole = tile.in_features / 8 * 8;
+  const std::int64_t whole = panel.in_features / 8 * 8;
   for (std::int64_t k = 0; k < whole; k += 8) {
     __m256 w[Columns];
     FACET_UNROLL
     for (int column = 0; column < Columns; ++column)
-      w[column] = widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(tile.weights[column] + k)));
+      w[column] = widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weights[column] + k)));
     FACET_UNROLL
     for (int row = 0; row < Rows; ++row) {
-      const __m256 x = _mm256_loadu_ps(input + row * tile.input_stride + k);
+      const __m256 x = _mm256_loadu_ps(input + row * panel.input_stride + k);
       FACET_UNROLL
       for (int column = 0; column < Columns; ++column)
         sums[row][column] = _mm256_fmadd_ps(w[column], x, sums[row][column]);
     }
   }
-  if (whole < tile.in_features) {
-    const auto left = static_cast<int>(tile.in_features - whole);
+  if (whole < panel.in_features) {
+    const auto left = static_cast<int>(panel.in_features - whole);
     Tail tail;
     __m256 w[Columns];
     FACET_UNROLL
     for (int column = 0; column < Columns; ++column) {
-      FACET_UNROLL
-      for (int i = 0; i < 8; ++i) tail.weights[i] = i < left ? tile.weights[column][whole + i] : std::uint16_t{0};
+      for (int i = 0; i < 8; ++i) tail.weights[i] = i < left ? weights[column][whole + i] : std::uint16_t{0};
       w[column] = widen(_mm_load_si128(reinterpret_cast<const __m128i*>(tail.weights)));
     }
     FACET_UNROLL
     for (int row = 0; row < Rows; ++row) {
-      FACET_UNROLL
-      for (int i = 0; i < 8; ++i) tail.input[i] = i < left ? input[row * tile.input_stride + whole + i] : 0.0f;
+      for (int i = 0; i < 8; ++i) tail.input[i] = i < left ? input[row * panel.input_stride + whole + i] : 0.0f;
       const __m256 x = _mm256_load_ps(tail.input);
       FACET_UNROLL
       for (int column = 0; column < Columns; ++column)
@@ -71,39 +69,44 @@ void tile_kernel(const DenseTile& tile, const float* input, float* output) {
   }
   FACET_UNROLL
   for (int row = 0; row < Rows; ++row) {
-    const __m128 result = sum4(sums[row][0], sums[row][1], sums[row][2], sums[row][3]);
-    alignas(16) float values[kDenseColumns];
-    _mm_store_ps(values, result);
-    FACET_UNROLL
-    for (int column = 0; column < Columns; ++column) output[row * tile.output_stride + column] = values[column];
+    alignas(16) float values[kDenseTile];
+    _mm_store_ps(values, sum4(sums[row][0], sums[row][1], sums[row][2], sums[row][3]));
+    for (int column = 0; column < Columns; ++column) output[row * panel.output_stride + column] = values[column];
   }
 }
 
 template <int Columns>
-void all_rows(const DenseTile& tile) {
-  const float* input = static_cast<const float*>(tile.input);
-  float* output = tile.output;
-  std::int64_t left = tile.rows;
+void all_rows(const DensePanel& panel, int column) {
+  const std::uint16_t* const* weights = panel.weights + column;
+  const float* input = static_cast<const float*>(panel.input);
+  float* output = panel.output + column;
+  std::int64_t left = panel.rows;
   for (; left >= kRows; left -= kRows) {
-    tile_kernel<Columns, kRows>(tile, input, output);
-    input += kRows * tile.input_stride;
-    output += kRows * tile.output_stride;
+    tile_kernel<Columns, kRows>(panel, weights, input, output);
+    input += kRows * panel.input_stride;
+    output += kRows * panel.output_stride;
   }
-  if (left == 1) tile_kernel<Columns, 1>(tile, input, output);
+  if (left == 1) tile_kernel<Columns, 1>(panel, weights, input, output);
 }
 
 }  // namespace
 
-void dense_avx2(const DenseTile& tile) {
-  switch (tile.columns) {
-    case 1:
-      return all_rows<1>(tile);
-    case 2:
-      return all_rows<2>(tile);
-    case 3:
-      return all_rows<3>(tile);
-    default:
-      return all_rows<4>(tile);
+void dense_avx2(const DensePanel& panel) {
+  for (int column = 0; column < panel.columns; column += kDenseTile) {
+    switch (panel.columns - column) {
+      case 1:
+        all_rows<1>(panel, column);
+        break;
+      case 2:
+        all_rows<2>(panel, column);
+        break;
+      case 3:
+        all_rows<3>(panel, column);
+        break;
+      default:
+        all_rows<kDenseTile>(panel, column);
+        break;
+    }
   }
 }
 

@@ -31,85 +31,133 @@ __m512bh load(const std::uint16_t* values, __mmask32 mask) {
 // 4 x 6 sums, 4 weight vectors and an input vector fill 29 of the 32 registers.
 constexpr int kRows = 6;
 
+// Inputs taken at a time when there are several tiles of rows: six rows of them stay in a 32 KiB L1 while the tiles of
+// the panel pass by. A multiple of the vector length.
+constexpr std::int64_t kChunk = 2048;
+
+// Sums of one register tile between chunks.
+using Carry = float[kRows * kDenseTile * 16];
+
+struct Place {
+  const std::uint16_t* const* weights;  // of the tile
+  const std::uint16_t* input;           // first row of the tile
+  float* output;
+  std::int64_t begin;  // inputs [begin, end)
+  std::int64_t end;
+  float* carry;
+};
+
+// Columns of W by Rows of x. Absent columns sum to zero, so that a column's result does not depend on the tile.
 template <int Columns, int Rows>
-void tile_kernel(const DenseTile& tile, const std::uint16_t* input, float* output) {
-  __m512 sums[Rows][kDenseColumns];
+void tile_kernel(const DensePanel& panel, const Place& at) {
+  __m512 sums[Rows][kDenseTile];
   FACET_UNROLL
   for (int row = 0; row < Rows; ++row) {
     FACET_UNROLL
-    for (int column = 0; column < kDenseColumns; ++column) sums[row][column] = _mm512_setzero_ps();
+    for (int column = 0; column < kDenseTile; ++column)
+      sums[row][column] = at.begin == 0 || column >= Columns
+                              ? _mm512_setzero_ps()
+                              : _mm512_load_ps(at.carry + (row * kDenseTile + column) * 16);
   }
-  const std::int64_t whole = tile.in_features / 32 * 32;
-  for (std::int64_t k = 0; k < whole; k += 32) {
+  const std::int64_t whole = at.begin + (at.end - at.begin) / 32 * 32;
+  for (std::int64_t k = at.begin; k < whole; k += 32) {
     __m512bh w[Columns];
     FACET_UNROLL
-    for (int column = 0; column < Columns; ++column) w[column] = load(tile.weights[column] + k);
+    for (int column = 0; column < Columns; ++column) {
+      const std::uint16_t* from = at.weights[column] + k;
+      w[column] = load(from);
+      // Few rows wait for memory: the same place of the next tile.
+      if constexpr (Rows < kRows)
+        _mm_prefetch(
+            reinterpret_cast<const char*>(reinterpret_cast<std::intptr_t>(from) + kDenseTile * panel.row_bytes),
+            _MM_HINT_T1);
+    }
     FACET_UNROLL
     for (int row = 0; row < Rows; ++row) {
-      const __m512bh x = load(input + row * tile.input_stride + k);
+      const __m512bh x = load(at.input + row * panel.input_stride + k);
       FACET_UNROLL
       for (int column = 0; column < Columns; ++column)
         sums[row][column] = _mm512_dpbf16_ps(sums[row][column], w[column], x);
     }
   }
-  if (whole < tile.in_features) {
-    const auto mask = static_cast<__mmask32>((1u << (tile.in_features - whole)) - 1);
+  if (whole < at.end) {
+    const auto mask = static_cast<__mmask32>((1u << (at.end - whole)) - 1);
     __m512bh w[Columns];
     FACET_UNROLL
-    for (int column = 0; column < Columns; ++column) w[column] = load(tile.weights[column] + whole, mask);
+    for (int column = 0; column < Columns; ++column) w[column] = load(at.weights[column] + whole, mask);
     FACET_UNROLL
     for (int row = 0; row < Rows; ++row) {
-      const __m512bh x = load(input + row * tile.input_stride + whole, mask);
+      const __m512bh x = load(at.input + row * panel.input_stride + whole, mask);
       FACET_UNROLL
       for (int column = 0; column < Columns; ++column)
         sums[row][column] = _mm512_dpbf16_ps(sums[row][column], w[column], x);
     }
+  }
+  if (at.end < panel.in_features) {
+    FACET_UNROLL
+    for (int row = 0; row < Rows; ++row) {
+      FACET_UNROLL
+      for (int column = 0; column < Columns; ++column)
+        _mm512_store_ps(at.carry + (row * kDenseTile + column) * 16, sums[row][column]);
+    }
+    return;
   }
   FACET_UNROLL
   for (int row = 0; row < Rows; ++row) {
     const __m128 result = sum4(sums[row][0], sums[row][1], sums[row][2], sums[row][3]);
-    _mm_mask_storeu_ps(output + row * tile.output_stride, static_cast<__mmask8>((1u << Columns) - 1), result);
+    _mm_mask_storeu_ps(at.output + row * panel.output_stride, static_cast<__mmask8>((1u << Columns) - 1), result);
   }
 }
 
 template <int Columns>
-void all_rows(const DenseTile& tile) {
-  const std::uint16_t* input = static_cast<const std::uint16_t*>(tile.input);
-  float* output = tile.output;
-  std::int64_t left = tile.rows;
-  for (; left >= kRows; left -= kRows) {
-    tile_kernel<Columns, kRows>(tile, input, output);
-    input += kRows * tile.input_stride;
-    output += kRows * tile.output_stride;
-  }
-  switch (left) {
+void tile_of(const DensePanel& panel, const Place& at, std::int64_t rows) {
+  switch (rows) {
     case 1:
-      return tile_kernel<Columns, 1>(tile, input, output);
+      return tile_kernel<Columns, 1>(panel, at);
     case 2:
-      return tile_kernel<Columns, 2>(tile, input, output);
+      return tile_kernel<Columns, 2>(panel, at);
     case 3:
-      return tile_kernel<Columns, 3>(tile, input, output);
+      return tile_kernel<Columns, 3>(panel, at);
     case 4:
-      return tile_kernel<Columns, 4>(tile, input, output);
+      return tile_kernel<Columns, 4>(panel, at);
     case 5:
-      return tile_kernel<Columns, 5>(tile, input, output);
+      return tile_kernel<Columns, 5>(panel, at);
     default:
-      return;
+      return tile_kernel<Columns, kRows>(panel, at);
   }
 }
 
 }  // namespace
 
-void dense_avx512_bf16(const DenseTile& tile) {
-  switch (tile.columns) {
-    case 1:
-      return all_rows<1>(tile);
-    case 2:
-      return all_rows<2>(tile);
-    case 3:
-      return all_rows<3>(tile);
-    default:
-      return all_rows<4>(tile);
+void dense_avx512_bf16(const DensePanel& panel) {
+  alignas(64) Carry carries[kDensePanel / kDenseTile];
+  const std::int64_t chunk = panel.rows > kRows ? kChunk : panel.in_features;
+  Place at{};
+  for (std::int64_t row = 0; row < panel.rows; row += kRows) {
+    const std::int64_t rows = panel.rows - row < kRows ? panel.rows - row : kRows;
+    at.input = static_cast<const std::uint16_t*>(panel.input) + row * panel.input_stride;
+    for (at.begin = 0; at.begin < panel.in_features; at.begin = at.end) {
+      at.end = at.begin + chunk < panel.in_features ? at.begin + chunk : panel.in_features;
+      for (int column = 0; column < panel.columns; column += kDenseTile) {
+        at.weights = panel.weights + column;
+        at.output = panel.output + row * panel.output_stride + column;
+        at.carry = carries[column / kDenseTile];
+        switch (panel.columns - column) {
+          case 1:
+            tile_of<1>(panel, at, rows);
+            break;
+          case 2:
+            tile_of<2>(panel, at, rows);
+            break;
+          case 3:
+            tile_of<3>(panel, at, rows);
+            break;
+          default:
+            tile_of<kDenseTile>(panel, at, rows);
+            break;
+        }
+      }
+    }
   }
 }
 

@@ -24,12 +24,12 @@ float dot(const std::uint16_t* w, const float* x, std::int64_t count) {
 
 }  // namespace
 
-void dense_generic(const DenseTile& tile) {
-  const float* input = static_cast<const float*>(tile.input);
-  for (std::int64_t row = 0; row < tile.rows; ++row) {
-    for (int column = 0; column < tile.columns; ++column)
-      tile.output[row * tile.output_stride + column] =
-          dot(tile.weights[column], input + row * tile.input_stride, tile.in_features);
+void dense_generic(const DensePanel& panel) {
+  const float* input = static_cast<const float*>(panel.input);
+  for (std::int64_t row = 0; row < panel.rows; ++row) {
+    for (int column = 0; column < panel.columns; ++column)
+      panel.output[row * panel.output_stride + column] =
+          dot(panel.weights[column], input + row * panel.input_stride, panel.in_features);
   }
 }
 

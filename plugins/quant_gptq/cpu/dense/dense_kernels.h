@@ -8,26 +8,28 @@
 
 namespace facet::linear {
 
-// Rows of W that one kernel call multiplies with.
-inline constexpr int kDenseColumns = 4;
+// Rows of W in a register tile, and in the panel that one kernel call multiplies with.
+inline constexpr int kDenseTile = 4;
+inline constexpr int kDensePanel = 16;
 
-struct DenseTile {
-  const std::uint16_t* weights[kDenseColumns];  // bf16 rows of in_features values; null past `columns`
-  int columns;                                  // 1..kDenseColumns
+struct DensePanel {
+  const std::uint16_t* weights[kDensePanel];  // bf16 rows of in_features values
+  int columns;                                // of them, 1..kDensePanel
+  std::int64_t row_bytes;                     // from one row to the next, to fetch ahead
   std::int64_t in_features;
   const void* input;  // [rows, in_features] float, or bf16 for the bf16 kernel
   std::int64_t input_stride;
   std::int64_t rows;
-  float* output;  // the tile's first column of the first row
+  float* output;  // the panel's first column of the first row
   std::int64_t output_stride;
 };
 
-using DenseKernel = void (*)(const DenseTile& tile);
+using DenseKernel = void (*)(const DensePanel& panel);
 
-void dense_generic(const DenseTile& tile);
-void dense_avx2(const DenseTile& tile);
-void dense_avx512(const DenseTile& tile);
-void dense_avx512_bf16(const DenseTile& tile);  // reads bf16 input
+void dense_generic(const DensePanel& panel);
+void dense_avx2(const DensePanel& panel);
+void dense_avx512(const DensePanel& panel);
+void dense_avx512_bf16(const DensePanel& panel);  // reads bf16 input
 
 // out[count] = bf16(in[count]), nearest even, for the bf16 kernel.
 void bf16_avx512(const float* in, std::int64_t count, std::uint16_t* out);

@@ -1,6 +1,5 @@
 #include <immintrin.h>
 
-#include "common/unroll.h"
 #include "w4a8/w4a8_kernels.h"
 
 namespace facet::linear {
@@ -10,7 +9,6 @@ float quantize_avx512(const float* input, std::int64_t count, std::int64_t padde
   __m512i largest = _mm512_setzero_si512();
   __m512 values[kActivationGroup / 16];
   const int vectors = static_cast<int>(padded / 16);
-  FACET_UNROLL
   for (int v = 0; v < vectors; ++v) {
     const std::int64_t left = count - 16 * v;
     const auto mask = static_cast<__mmask16>(left >= 16 ? 0xffffu : left <= 0 ? 0u : (1u << left) - 1u);
@@ -25,7 +23,6 @@ float quantize_avx512(const float* input, std::int64_t count, std::int64_t padde
   // Below 1e-30 the inverse would overflow; such a group is zero.
   const bool usable = finite && top > 1e-30f;
   const __m512 inverse = _mm512_set1_ps(usable ? 127.0f / top : 0.0f);
-  FACET_UNROLL
   for (int v = 0; v < vectors; ++v) {
     const __m512i rounded = _mm512_cvtps_epi32(_mm512_mul_ps(values[v], inverse));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 16 * v), _mm512_cvtsepi32_epi8(rounded));

@@ -1,0 +1,21 @@
+# Fails when an object compiled for an instruction set (its name says which) has a weak symbol: the linker may take that
+# copy for the whole library, and a processor without the instructions would then die in code that never asked for them.
+# NM: the nm program; OBJECTS: a list of object files.
+set(checked 0)
+foreach(object IN LISTS OBJECTS)
+  if(NOT object MATCHES "_avx")
+    continue()
+  endif()
+  execute_process(COMMAND ${NM} -C ${object} OUTPUT_VARIABLE symbols RESULT_VARIABLE result)
+  if(result)
+    message(FATAL_ERROR "${NM} failed on ${object}")
+  endif()
+  if(symbols MATCHES "\n[0-9a-f ]* [WVu] [^\n]*")
+    message(FATAL_ERROR "${object} has a weak symbol: ${CMAKE_MATCH_0}")
+  endif()
+  math(EXPR checked "${checked} + 1")
+endforeach()
+if(checked EQUAL 0)
+  message(FATAL_ERROR "no object compiled for an instruction set was found")
+endif()
+message(STATUS "${checked} objects have no weak symbol")
