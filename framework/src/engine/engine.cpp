@@ -1,6 +1,7 @@
 #include "facet/engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -183,9 +184,11 @@ void Engine::plan_step(std::vector<Sequence*>& scheduled) {
     status = scheduler_.plugin->step(view, builder, text.sink());
   }
   scheduled = std::move(host.scheduled);
-  const bool broken = status != abi::Status::ok || !host.violation.empty() || scheduled.empty();
+  const bool broken =
+      host.failure != nullptr || status != abi::Status::ok || !host.violation.empty() || scheduled.empty();
   if (!broken) return;
   for (Sequence* sequence : scheduled) model_.kv().cancel(sequence->id());
+  if (host.failure != nullptr) std::rethrow_exception(host.failure);
   check_call(status, scheduler_.plugin.plugin(), fmt::format("building step {}", step_).c_str(), text);
   if (!host.violation.empty()) {
     throw_error(ErrorKind::run, "{} broke its contract in step {}: it {}", describe(scheduler_.plugin.plugin()), step_,
@@ -328,18 +331,14 @@ void Engine::take_row(Sequence& sequence, std::int64_t offset, const float* logi
   const std::int64_t position = sequence.computed + offset;
   const auto next = static_cast<std::size_t>(position + 1);
   if (next < sequence.tokens.size()) {
-    sequence.result.nll.push_back(-log_probability(row, sequence.tokens[next]));
-    sequence.scored = position + 1;
+    add_score(sequence, position, row, sequence.tokens[next]);
     return;
   }
   const auto output = static_cast<std::size_t>(sequence.generated());
   if (output < sequence.request.forced.size()) {
     const std::int32_t token = sequence.request.forced[output];
-    if (sequence.request.score) {
-      sequence.result.nll.push_back(-log_probability(row, token));
-      sequence.scored = position + 1;
-    }
-    accept_token(sequence, token);
+    if (sequence.request.score) add_score(sequence, position, row, token);
+    if (!sequence.done) accept_token(sequence, token);
     return;
   }
   const Sampler::Result sampled = sequence.sampler.sample({logits, static_cast<std::size_t>(model_.vocabulary())},
@@ -349,6 +348,17 @@ void Engine::take_row(Sequence& sequence, std::int64_t offset, const float* logi
     return;
   }
   accept_token(sequence, sampled.id);
+}
+
+// A NaN must not hide in a mean: it fails the request.
+void Engine::add_score(Sequence& sequence, std::int64_t position, std::span<const float> logits, std::int32_t token) {
+  const double nll = -log_probability(logits, token);
+  if (std::isnan(nll)) {
+    finish(sequence, FinishReason::error, fmt::format("the logits at position {} hold NaN", position));
+    return;
+  }
+  sequence.result.nll.push_back(nll);
+  sequence.scored = position + 1;
 }
 
 void Engine::accept_token(Sequence& sequence, std::int32_t token) {

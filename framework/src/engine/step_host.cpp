@@ -12,15 +12,27 @@ Engine::StepHost::StepHost(std::vector<std::unique_ptr<Sequence>>& live, KvManag
   }
 }
 
+template <typename Call>
+abi::ScheduleResult Engine::StepHost::guarded(Call&& call) noexcept {
+  try {
+    return call();
+  } catch (...) {
+    if (failure == nullptr) failure = std::current_exception();
+    return abi::ScheduleResult::invalid;
+  }
+}
+
 abi::StepBuilder Engine::StepHost::builder() {
   abi::StepBuilder built{};
   built.size = sizeof built;
   built.context = this;
   built.schedule = [](void* context, std::uint64_t sequence, std::int64_t tokens, std::int64_t* granted) {
-    return static_cast<StepHost*>(context)->schedule(sequence, tokens, *granted);
+    auto* host = static_cast<StepHost*>(context);
+    return host->guarded([&] { return host->schedule(sequence, tokens, *granted); });
   };
   built.preempt = [](void* context, std::uint64_t sequence) {
-    return static_cast<StepHost*>(context)->preempt(sequence);
+    auto* host = static_cast<StepHost*>(context);
+    return host->guarded([&] { return host->preempt(sequence); });
   };
   return built;
 }

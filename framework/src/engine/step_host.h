@@ -1,6 +1,7 @@
 // The engine's side of abi::StepBuilder: every call of a scheduler is checked and takes effect at once.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -19,11 +20,15 @@ struct Engine::StepHost {
   std::vector<Sequence*> scheduled;
   // Text of the first call that broke a rule; empty when none did.
   std::string violation;
+  // What a cache policy threw inside a call. Schedulers are plugins, and no exception may pass through one.
+  std::exception_ptr failure;
 
  private:
   abi::ScheduleResult schedule(std::uint64_t id, std::int64_t tokens, std::int64_t& granted);
   abi::ScheduleResult preempt(std::uint64_t id);
   abi::ScheduleResult invalid(std::string text);
+  template <typename Call>
+  abi::ScheduleResult guarded(Call&& call) noexcept;
   abi::ScheduleResult start(Sequence& sequence);
   void stop(Sequence& sequence);
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "facet/engine/model.h"
@@ -87,6 +88,7 @@ class Engine {
   Batch make_batch(const std::vector<Sequence*>& scheduled) const;
   void read_logits(const std::vector<Sequence*>& scheduled, const Batch& batch);
   void take_row(Sequence& sequence, std::int64_t offset, const float* logits);
+  void add_score(Sequence& sequence, std::int64_t position, std::span<const float> logits, std::int32_t token);
   void accept_token(Sequence& sequence, std::int32_t token);
   void finish(Sequence& sequence, FinishReason reason, std::string error = {});
   void remove_finished();
