@@ -11,7 +11,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", FACET_VERSION);
   app.require_subcommand(1);
   cli::GlobalOptions global;
-  for (const cli::Command add : {cli::add_run, cli::add_eval, cli::add_tokenize, cli::add_quantize}) add(app, global);
+  for (const cli::Command add : {cli::add_run, cli::add_eval, cli::add_tokenize, cli::add_quantize, cli::add_plugins,
+                                 cli::add_explain, cli::add_plan})
+    add(app, global);
   try {
     app.parse(argc, argv);
     return 0;

@@ -1,10 +1,16 @@
 #include "request_file.h"
 
+#include <limits>
+#include <utility>
+
 #include "facet/base/text.h"
 #include "gemma4/chat.h"
 
 namespace facet::cli {
 namespace {
+
+// A year: far above any real trace, far below what overflows microseconds.
+constexpr double kLatestArrivalMs = 365.0 * 24 * 3600 * 1000;
 
 // Throws for keys outside `known`, naming the nearest.
 void check_keys(const nlohmann::json& object, const std::vector<std::string>& known, const std::string& place) {
@@ -25,6 +31,16 @@ T value_or(const nlohmann::json& object, const char* key, T fallback, const std:
   if (!(whole ? found->is_number_integer() : found->is_number())) {
     throw_error(ErrorKind::usage, "{}: {}: expected a {}, found {}", place, key, whole ? "whole number" : "number",
                 found->dump());
+  }
+  if constexpr (std::is_integral_v<T>) {
+    // nlohmann::json converts with a plain cast, which would wrap.
+    using Limits = std::numeric_limits<T>;
+    const bool fits = found->is_number_unsigned() ? std::in_range<T>(found->template get<std::uint64_t>())
+                                                  : std::in_range<T>(found->template get<std::int64_t>());
+    if (!fits) {
+      throw_error(ErrorKind::usage, "{}: {}: {} is not in [{}, {}]", place, key, found->dump(), Limits::min(),
+                  Limits::max());
+    }
   }
   return found->get<T>();
 }
@@ -77,7 +93,10 @@ std::vector<Request> read_requests(const std::filesystem::path& file, gemma4::Pi
     Request request = defaults;
     request.prompt = read_prompt(line.object, pipeline, chat, place);
     request.max_tokens = value_or(line.object, "max_tokens", defaults.max_tokens, place);
-    request.arrival_us = static_cast<std::int64_t>(1000.0 * value_or(line.object, "arrival_ms", 0.0, place));
+    const double arrival_ms = value_or(line.object, "arrival_ms", 0.0, place);
+    if (!(arrival_ms >= 0 && arrival_ms <= kLatestArrivalMs))
+      throw_error(ErrorKind::usage, "{}: arrival_ms: {} is not in [0, {}]", place, arrival_ms, kLatestArrivalMs);
+    request.arrival_us = static_cast<std::int64_t>(1000.0 * arrival_ms);
     request.priority = value_or(line.object, "priority", defaults.priority, place);
     if (line.object.contains("sampling"))
       request.sampling = parse_sampling(line.object["sampling"], defaults.sampling, place + ": sampling");

@@ -90,12 +90,50 @@ class TextStream {
   StreamDecoder decoder_;
 };
 
+// Requests of one command by their place in it. One that can never run is refused with the numbers; the others run.
+class Batch {
+ public:
+  Batch(Engine& engine, const std::vector<Request>& requests) : results_(requests.size()) {
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      try {
+        places_[engine.submit(requests[i])] = i;
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::request) throw;
+        results_[i].prompt = requests[i].prompt;
+        results_[i].finish_reason = FinishReason::error;
+        results_[i].error = error.message();
+        log(LogLevel::warn, "request {} of {} is refused: {}", i + 1, requests.size(), error.message());
+      }
+    }
+  }
+  // Fetches what the engine finished; results are in the order of the requests.
+  const std::vector<RequestResult>& collect(Engine& engine) {
+    for (RequestResult& result : engine.take_finished()) results_[places_.at(result.id)] = std::move(result);
+    return results_;
+  }
+
+ private:
+  std::vector<RequestResult> results_;
+  std::map<std::uint64_t, std::size_t> places_;  // engine's id -> place
+};
+
 void print_text(const std::vector<RequestResult>& results, const Tokenizer& tokenizer) {
-  for (const RequestResult& result : results) {
-    fmt::print("--- request {} ({} prompt tokens, {} generated, {}, first token {:.1f} ms)\n{}\n", result.id,
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const RequestResult& result = results[i];
+    fmt::print("--- request {} ({} prompt tokens, {} generated, {}, first token {:.1f} ms)\n{}\n", i + 1,
                result.prompt.size(), result.ids.size(), to_string(result.finish_reason), result.ttft_ms(),
                tokenizer.decode(result.ids, true));
   }
+}
+
+// One error for all failed requests, after everything else was printed.
+void throw_if_failed(const std::vector<RequestResult>& results) {
+  Problems failed;
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].finish_reason == FinishReason::error) failed.add("request {}: {}", i + 1, results[i].error);
+  }
+  failed.throw_if_any(ErrorKind::request,
+                      fmt::format("{} of {} requests failed:", failed.lines().size(), results.size()));
 }
 
 void run(const RunOptions& options, const GlobalOptions& global) {
@@ -105,47 +143,29 @@ void run(const RunOptions& options, const GlobalOptions& global) {
   const auto pipeline = open_pipeline(options.config, global, true);
   const auto engine = pipeline->make_engine();
   const Tokenizer& tokenizer = pipeline->tokenizer();
-  std::vector<Request> requests = collect_requests(options, *pipeline);
+  const std::vector<Request> requests = collect_requests(options, *pipeline);
   const bool stream = !global.json && requests.size() == 1;
   std::optional<TextStream> text;
   if (stream) text.emplace(*engine, tokenizer);
   engine->restart_clock();
-  // A request that can never run ends the command before anything is computed; with several, the message says which.
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    try {
-      engine->submit(std::move(requests[i]));
-    } catch (Error& error) {
-      error.add_context(fmt::format("in request {} of {}", i + 1, requests.size()));
-      throw;
-    }
-  }
+  Batch batch(*engine, requests);
   engine->run();
   const double seconds = static_cast<double>(engine->now_us()) / 1e6;
   if (stream) text->finish();
-  std::vector<RequestResult> results = engine->take_finished();
-  std::sort(results.begin(), results.end(), [](const RequestResult& a, const RequestResult& b) { return a.id < b.id; });
+  const std::vector<RequestResult>& results = batch.collect(*engine);
   std::int64_t generated = 0;
-  bool failed = false;
-  for (const RequestResult& result : results) {
-    generated += static_cast<std::int64_t>(result.ids.size());
-    failed = failed || result.finish_reason == FinishReason::error;
-  }
+  for (const RequestResult& result : results) generated += static_cast<std::int64_t>(result.ids.size());
+  const Json metrics = metrics_json(*engine, seconds, generated);
   if (global.json) {
-    Json document = {{"results", Json::array()},
-                     {"metrics", metrics_json(*engine, seconds, generated)},
-                     {"record", run_record(*pipeline)}};
+    Json document = {{"results", Json::array()}, {"metrics", metrics}, {"record", run_record(*pipeline)}};
     for (const RequestResult& result : results) document["results"].push_back(result_json(result, tokenizer));
     print_json(document);
   } else {
     if (!stream) print_text(results, tokenizer);
     fmt::print(stderr, "{} tokens in {:.2f} s, {:.1f} tokens/s\n", generated, seconds,
-               static_cast<double>(generated) / seconds);
+               metrics["tokens_per_second"].get<double>());
   }
-  if (!failed) return;
-  for (const RequestResult& result : results) {
-    if (result.finish_reason == FinishReason::error)
-      throw_error(ErrorKind::run, "request {} failed: {}", result.id, result.error);
-  }
+  throw_if_failed(results);
 }
 
 }  // namespace

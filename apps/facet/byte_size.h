@@ -1,0 +1,13 @@
+// Sizes on the command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace facet::cli {
+
+// "10GiB", "512 MiB", "1.5GB", "4096": KiB, MiB, GiB and TiB are powers of 1,024, KB, MB, GB and TB of 1,000; no unit
+// means bytes. Rounds down to whole bytes. Throws Error(usage) naming `option` for anything else and for 0.
+std::uint64_t parse_byte_size(const std::string& text, const std::string& option);
+
+}  // namespace facet::cli
