@@ -1,0 +1,27 @@
+#include "pipeline_config.h"
+
+#include <fmt/format.h>
+
+namespace facet::test {
+
+std::string PipelineConfig::to_toml() const {
+  std::string text = fmt::format("[model]\npath = \"{}\"\nhead = \"{}\"\n\n", model.string(), head);
+  text += fmt::format(
+      "[engine]\ndevice = \"cpu\"\nmax_sequences = {}\nmax_context = {}\nmax_step_tokens = {}\nprefill_chunk = {}\n"
+      "threads = {}\n\n",
+      max_sequences, max_context, max_step_tokens, prefill_chunk, threads);
+  text += fmt::format("[linear]\nplugin = \"{}\"\n\n[attention]\nplugin = \"{}\"\n\n", linear, attention);
+  for (const auto& [group, policy] : {std::pair{"sliding", sliding}, std::pair{"global", global}}) {
+    text += fmt::format("[kv_cache.{0}]\nplugin = \"{1}\"\n[kv_cache.{0}.options]\nstorage = \"{2}\"\n\n", group,
+                        policy, storage);
+  }
+  text += fmt::format("[scheduler]\nplugin = \"{}\"\n\n[plugins]\npath = [\"{}/lib/facet/plugins\"]\n", scheduler,
+                      FACET_BINARY_DIR);
+  return text;
+}
+
+Config PipelineConfig::to_config() const {
+  return parse_config(to_toml(), "test.toml", FACET_SOURCE_DIR);
+}
+
+}  // namespace facet::test
