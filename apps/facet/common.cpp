@@ -2,11 +2,11 @@
 
 #include <unistd.h>
 
-#include <cmath>
 #include <cstdio>
 #include <fstream>
 
 #include "facet/base/log.h"
+#include "facet/measure/percentiles.h"
 #include "quantize_weight.h"
 
 namespace facet::cli {
@@ -90,15 +90,9 @@ Json run_record(gemma4::Pipeline& pipeline) {
 }
 
 Json percentiles_json(std::vector<double> values) {
-  if (values.empty()) return nullptr;
-  std::sort(values.begin(), values.end());
-  const auto at = [&](double share) {
-    const double place = share * static_cast<double>(values.size() - 1);
-    const auto low = static_cast<std::size_t>(place);
-    const std::size_t high = std::min(low + 1, values.size() - 1);
-    return values[low] + (values[high] - values[low]) * (place - std::floor(place));
-  };
-  return {{"p50", at(0.5)}, {"p90", at(0.9)}, {"p99", at(0.99)}};
+  const std::optional<Percentiles> points = percentiles(std::move(values));
+  if (!points) return nullptr;
+  return {{"p50", points->p50}, {"p90", points->p90}, {"p99", points->p99}};
 }
 
 std::vector<JsonLine> read_json_lines(const std::filesystem::path& file) {

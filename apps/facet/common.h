@@ -29,6 +29,8 @@ void add_quantize(CLI::App& app, GlobalOptions& global);
 void add_plugins(CLI::App& app, GlobalOptions& global);
 void add_explain(CLI::App& app, GlobalOptions& global);
 void add_plan(CLI::App& app, GlobalOptions& global);
+void add_ab(CLI::App& app, GlobalOptions& global);
+void add_bench(CLI::App& app, GlobalOptions& global);
 
 // --json, --log-level and --plugin-dir on a subcommand.
 void add_global_options(CLI::App& command, GlobalOptions& global);

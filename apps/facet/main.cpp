@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   cli::GlobalOptions global;
   for (const cli::Command add : {cli::add_run, cli::add_eval, cli::add_tokenize, cli::add_quantize, cli::add_plugins,
-                                 cli::add_explain, cli::add_plan})
+                                 cli::add_explain, cli::add_plan, cli::add_ab, cli::add_bench})
     add(app, global);
   try {
     app.parse(argc, argv);
