@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "facet/checkpoint/linear_weight.h"
 #include "facet/sdk/host.h"
 #include "facet/sdk/kv_rows.h"
 #include "row_ops.h"
@@ -32,7 +33,11 @@ class CpuBackend final : public Backend {
   void embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
              float* out) override {
     const std::int64_t width = table.in_features;
-    for_rows(tokens, width, [&](std::int64_t t) { cpu::dequantize_row(table, ids[t], scale, out + t * width); });
+    for_rows(tokens, width, [&](std::int64_t t) {
+      float* row = out + t * width;
+      dequantize_row(table, ids[t], row);
+      for (std::int64_t i = 0; i < width; ++i) row[i] *= scale;
+    });
   }
 
   void rotary(const std::int32_t* positions, std::int64_t tokens, const float* inverse_frequency,

@@ -51,25 +51,4 @@ FACET_CLONES float store_i8_row(const float* in, std::int64_t width, std::int8_t
   return scale;
 }
 
-void dequantize_row(const abi::WeightView& table, std::int64_t row, float scale, float* out) {
-  const std::int64_t width = table.in_features;
-  const auto* bytes = static_cast<const unsigned char*>(table.values) + row * table.row_bytes;
-  if (table.format == abi::WeightFormat::bf16) {
-    for (std::int64_t i = 0; i < width; ++i) {
-      std::uint16_t value;
-      std::memcpy(&value, bytes + 2 * i, sizeof value);
-      out[i] = sdk::bf16_to_float(value) * scale;
-    }
-    return;
-  }
-  const bool wide = table.format == abi::WeightFormat::int8;
-  const std::int64_t groups = sdk::ceil_div(width, table.group_size);
-  for (std::int64_t i = 0; i < width; ++i) {
-    const std::int64_t group = row * groups + i / table.group_size;
-    const int code = wide ? bytes[i] : (bytes[i / 2] >> (4 * (i % 2))) & 15;
-    const int zero = table.zeros != nullptr ? table.zeros[group] : (wide ? 128 : 8);
-    out[i] = static_cast<float>(code - zero) * table.scales[group] * scale;
-  }
-}
-
 }  // namespace facet::cpu

@@ -3,8 +3,6 @@
 
 #include <cstdint>
 
-#include "facet/abi/weight.h"
-
 namespace facet::cpu {
 
 // out = in * (inverse rms of in) * weight; weight null: 1. out may be in.
@@ -17,8 +15,6 @@ void gelu_gate_row(const float* gate, const float* up, std::int64_t width, float
 void soft_cap_row(float* values, std::int64_t count, float cap);
 // Turns pairs (i, i + width / 2), i < live.
 void rotate_row(float* x, const float* cosine, const float* sine, std::int64_t live, std::int64_t width);
-// Row `row` of a weight table in any format, times scale.
-void dequantize_row(const abi::WeightView& table, std::int64_t row, float scale, float* out);
 void store_bf16_row(const float* in, std::int64_t width, std::uint16_t* out);
 // Symmetric int8 with one scale for the row: scale = max|x| / 127; an all-zero row has scale 0. Returns the scale.
 float store_i8_row(const float* in, std::int64_t width, std::int8_t* out);

@@ -4,7 +4,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+
+#include "facet/base/fast_exp.h"
 
 // One clone of a function for each instruction set, chosen by the loader. Sanitizers start after the loader's choice
 // and do not stand it.
@@ -35,26 +36,6 @@ inline float sum_of_squares(const float* x, std::int64_t width) {
 
 inline float inverse_rms(const float* x, std::int64_t width, float epsilon) {
   return 1.0f / std::sqrt(sum_of_squares(x, width) / static_cast<float>(width) + epsilon);
-}
-
-// e^x for x in [-87, 88], relative error below 2e-7: 2^n times a degree-6 polynomial on [-ln2/2, ln2/2] (Taylor
-// coefficients; the remainder term 0.3466^7 / 7! is 1.2e-7). Arguments outside are clamped.
-inline float fast_exp(float x) {
-  x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-  const float n = std::nearbyint(x * 1.44269504f);
-  // ln 2 in two parts so that the reduced argument keeps its bits.
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const std::int32_t bits = (static_cast<std::int32_t>(n) + 127) << 23;
-  float scale;
-  std::memcpy(&scale, &bits, sizeof scale);
-  return p * scale;
 }
 
 // tanh form of GELU: x * sigmoid(2 u) with u = sqrt(2/pi) (x + 0.044715 x^3), the same function as 0.5 x (1 + tanh u).

@@ -1,11 +1,11 @@
 #include "facet/sampling/sampler.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "facet/base/error.h"
+#include "facet/base/fast_exp.h"
 
 namespace facet {
 
@@ -25,17 +25,9 @@ std::uint64_t mix(std::uint64_t x) noexcept {
 // Loops over the vocabulary run in lanes with one partial result each, which the compiler turns into vectors.
 constexpr std::size_t kLanes = 16;
 
-// e^x for x <= 0 within 2e-7 relative, 0 below -87: without branches, unlike std::exp. Range reduction by powers of
-// two, then the Taylor polynomial of degree 7 on [-ln 2 / 2, ln 2 / 2], whose next term is below 6e-9.
+// Terms of a sum of exponentials: what is below e^-87 of the largest is nothing.
 inline float exp_negative(float x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  const float shifted = x * 1.44269504f + kRound;
-  const float n = shifted - kRound;
-  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;  // ln 2 in two parts
-  const float polynomial =
-      1 + r * (1 + r * (0.5f + r * (1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 + r * (1.0f / 720 + r / 5040))))));
-  const auto exponent = (std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(kRound) + 127u) << 23;
-  return x > -87.0f ? polynomial * std::bit_cast<float>(exponent) : 0.0f;
+  return x > -87.0f ? fast_exp(x) : 0.0f;
 }
 
 struct Scan {
