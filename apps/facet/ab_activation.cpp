@@ -45,19 +45,34 @@ std::map<std::string, std::vector<Span>> linear_spans(const AbVariant& variant) 
   return spans;
 }
 
-// Where a linear plugin of one variant does what another one does in the other.
+// Weights and row counts that a linear plugin serves.
 struct Reach {
   std::set<std::string> parts;
   std::int64_t first = INT64_MAX, last = 0;
 
+  void add(const std::string& part, std::int64_t from, std::int64_t to) {
+    parts.insert(part);
+    first = std::min(first, from);
+    last = std::max(last, to);
+  }
   std::string text() const {
-    if (parts.empty()) return "bound to no weight: every rule that names it was refused or never matched";
-    return fmt::format("{}{}, {} to {} rows", *parts.begin(),
+    if (parts.empty()) return "serves no weight: no rule that names it matches, or it refused them";
+    return fmt::format("serves {}{}, {} to {} rows", *parts.begin(),
                        parts.size() > 1 ? fmt::format(" and {} more", parts.size() - 1) : "", first, last);
   }
 };
 
-std::map<std::string, Reach> linear_reach(const AbVariant& own, const AbVariant& other) {
+// By plugin: everything it serves.
+std::map<std::string, Reach> linear_reach(const AbVariant& variant) {
+  std::map<std::string, Reach> reach;
+  for (const auto& [part, spans] : linear_spans(variant)) {
+    for (const Span& span : spans) reach[span.plugin].add(part, span.first, span.last);
+  }
+  return reach;
+}
+
+// By plugin: what it serves in `own` and another plugin in `other`.
+std::map<std::string, Reach> linear_changes(const AbVariant& own, const AbVariant& other) {
   std::map<std::string, Reach> reach;
   const auto other_spans = linear_spans(other);
   for (const auto& [part, spans] : linear_spans(own)) {
@@ -66,11 +81,7 @@ std::map<std::string, Reach> linear_reach(const AbVariant& own, const AbVariant&
     for (const Span& span : spans) {
       for (const Span& theirs : found->second) {
         const std::int64_t first = std::max(span.first, theirs.first), last = std::min(span.last, theirs.last);
-        if (first > last || span.plugin == theirs.plugin) continue;
-        Reach& entry = reach[span.plugin];
-        entry.parts.insert(part);
-        entry.first = std::min(entry.first, first);
-        entry.last = std::max(entry.last, last);
+        if (first <= last && span.plugin != theirs.plugin) reach[span.plugin].add(part, first, last);
       }
     }
   }
@@ -84,13 +95,12 @@ bool has_use(const AbVariant& variant, const PluginUse& wanted) {
 }
 
 void add_switches(const AbVariant& own, const AbVariant& other, std::vector<AbSwitch>& list) {
-  const std::map<std::string, Reach> reach = linear_reach(own, other);
+  std::map<std::string, Reach> all = linear_reach(own), changes = linear_changes(own, other);
   for (const PluginUse& use : own.uses) {
-    const auto entry = reach.find(identity(use));
-    const bool reaches = use.place == "linear" && entry != reach.end();
-    if (!reaches && has_use(other, use)) continue;
+    const bool linear = use.place == "linear", alone = !has_use(other, use);
+    if (!alone && !(linear && changes.count(identity(use)) != 0)) continue;
     std::string where;
-    if (use.place == "linear") where = reaches ? entry->second.text() : Reach{}.text();
+    if (linear) where = (alone ? all : changes)[identity(use)].text();
     list.push_back({own.name, use.place, use.name, use.options, std::move(where), use.calls});
   }
 }
@@ -148,7 +158,7 @@ void require_activation(const std::vector<AbVariant>& variants) {
           continue;
         problems.add("variant {}: {}: plugin '{}'{} was never called in the measured rounds{}", entry.variant,
                      entry.place, entry.plugin, entry.options.empty() ? "" : fmt::format(" ({})", entry.options),
-                     entry.where.empty() ? "" : fmt::format("; it differs at {}", entry.where));
+                     entry.where.empty() ? "" : fmt::format("; it {}", entry.where));
       }
     }
   }
