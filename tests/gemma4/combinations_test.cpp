@@ -120,5 +120,30 @@ TEST_F(Combinations, SayTheSame) {
              worst_mean_, worst_token_);
 }
 
+// Field report 31: what lay in the pool before is never part of a result, not even times 0.
+TEST_F(Combinations, NanAndZeroPoolsGiveTheSameBits) {
+  for (const char* storage : {"f32", "bf16", "i8"}) {
+    for (const auto& [sliding, global] : {std::pair{"ring", "paged"}, {"paged", "static"}, {"static", "paged"}}) {
+      for (const char* attention : kAttentions) {
+        PipelineConfig config = to_config({});
+        config.sliding = sliding;
+        config.global = global;
+        config.attention = attention;
+        config.storage = storage;
+        config.prefill_chunk = 50;
+        const Ids ids = sequences().back();
+        const auto nll = [&](int pool_byte) {
+          const auto pipeline = load_pipeline(config, shared_, pool_byte);
+          return run_together(*pipeline, {score_request(ids, ScorePath::prefill),
+                                          score_request({ids.begin(), ids.begin() + 33}, ScorePath::decode)});
+        };
+        const std::vector<RequestResult> dirty = nll(kNanByte), clean = nll(0);
+        for (std::size_t i = 0; i < 2; ++i)
+          EXPECT_EQ(dirty[i].nll, clean[i].nll) << storage << ", " << sliding << ", " << global << ", " << attention;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace facet::test

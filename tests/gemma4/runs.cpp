@@ -1,14 +1,16 @@
 #include "runs.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 namespace facet::test {
 
 std::unique_ptr<gemma4::Pipeline> load_pipeline(const PipelineConfig& config,
-                                                const std::shared_ptr<gemma4::SharedParts>& shared) {
+                                                const std::shared_ptr<gemma4::SharedParts>& shared, int pool_byte) {
   auto pipeline = std::make_unique<gemma4::Pipeline>(config.to_config(), gemma4::PipelineOptions{}, shared);
   pipeline->load();
+  for (KvGroup& group : pipeline->model().kv().groups()) std::memset(group.pool.data(), pool_byte, group.pool.bytes());
   return pipeline;
 }
 

@@ -13,9 +13,13 @@ namespace facet::test {
 
 enum class ScorePath { prefill, decode };
 
-// A loaded pipeline; weights are shared with `shared` when it is given.
+inline constexpr int kNanByte = 0xff;  // a float, bf16 or scale of these bytes is NaN
+
+// A loaded pipeline; weights are shared with `shared` when it is given. Its KV pools are filled with pool_byte, so that
+// a row that is read before it was written shows.
 std::unique_ptr<gemma4::Pipeline> load_pipeline(const PipelineConfig& config,
-                                                const std::shared_ptr<gemma4::SharedParts>& shared = nullptr);
+                                                const std::shared_ptr<gemma4::SharedParts>& shared = nullptr,
+                                                int pool_byte = kNanByte);
 
 // Submits all, runs them together, and returns results in the order of the requests. Throws when one has an error.
 std::vector<RequestResult> run_together(gemma4::Pipeline& pipeline, const std::vector<Request>& requests);
