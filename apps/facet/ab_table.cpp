@@ -16,8 +16,9 @@ std::string mebibytes(const Json& value) {
 
 using Cells = std::vector<std::string>;
 
-// First column to the left, the others to the right, each as wide as its widest cell.
-void print_aligned(const std::vector<Cells>& rows) {
+// First column to the left, the others to the right, each as wide as its widest cell; `words`: the last column to the
+// left as well.
+void print_aligned(const std::vector<Cells>& rows, bool words = false) {
   Cells::size_type columns = 0;
   for (const Cells& row : rows) columns = std::max(columns, row.size());
   std::vector<std::size_t> width(columns, 0);
@@ -26,8 +27,12 @@ void print_aligned(const std::vector<Cells>& rows) {
   }
   for (const Cells& row : rows) {
     std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i)
-      line += i == 0 ? fmt::format("  {:<{}}", row[i], width[i]) : fmt::format("  {:>{}}", row[i], width[i]);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const bool last_words = words && i + 1 == row.size();
+      line += last_words ? "  " + row[i]
+              : i == 0   ? fmt::format("  {:<{}}", row[i], width[i])
+                         : fmt::format("  {:>{}}", row[i], width[i]);
+    }
     fmt::print("{}\n", line);
   }
 }
@@ -106,7 +111,7 @@ void print_pair(const Json& pair) {
          ratio["low"].is_null() ? "-" : fmt::format("{} to {}", number(ratio["low"], 4), number(ratio["high"], 4)),
          fmt::format("{} {}", b, ratio["verdict"].get<std::string>())});
   }
-  print_aligned(rows);
+  print_aligned(rows, true);
   const Json& tokens = pair["tokens"];
   fmt::print("  equal tokens {:.2f} % of {}{}\n", 100 * tokens["equal_share"].get<double>(),
              tokens["positions"].get<std::int64_t>(), divergence_text(tokens));
