@@ -4,6 +4,21 @@
 
 #include "common.h"
 #include "facet/base/log.h"
+#include "facet/base/text.h"
+
+namespace {
+
+// CLI11 says only that a command is missing; the word that should be one is what the user looks for.
+void explain_unknown_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-' || !app.get_subcommands().empty()) return;
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
+  const std::string near = facet::nearest_name(argv[1], known);
+  fmt::print(stderr, "facet: unknown command '{}'{}; commands are {}\n", argv[1],
+             near.empty() ? "" : fmt::format("; did you mean '{}'?", near), fmt::join(known, ", "));
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace facet;
@@ -18,6 +33,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) explain_unknown_command(app, argc, argv);
     return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::usage);
   } catch (const Error& error) {
     fmt::print(stderr, "facet: {} error: {}\n", to_string(error.kind()), error.full_text());

@@ -102,7 +102,7 @@ class Batch {
         results_[i].prompt = requests[i].prompt;
         results_[i].finish_reason = FinishReason::error;
         results_[i].error = error.message();
-        log(LogLevel::warn, "request {} of {} is refused: {}", i + 1, requests.size(), error.message());
+        log(LogLevel::info, "request {} of {} is refused: {}", i + 1, requests.size(), error.message());
       }
     }
   }
@@ -120,9 +120,10 @@ class Batch {
 void print_text(const std::vector<RequestResult>& results, const Tokenizer& tokenizer) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     const RequestResult& result = results[i];
+    const bool failed = result.finish_reason == FinishReason::error;
     fmt::print("--- request {} ({} prompt tokens, {} generated, {}, first token {:.1f} ms)\n{}\n", i + 1,
                result.prompt.size(), result.ids.size(), to_string(result.finish_reason), result.ttft_ms(),
-               tokenizer.decode(result.ids, true));
+               failed ? result.error : tokenizer.decode(result.ids, true));
   }
 }
 

@@ -1,0 +1,158 @@
+// Bad configurations, plugins and checkpoints: everything is named, nothing half runs, and the exit code says whose
+// fault it is.
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "config_text.h"
+#include "run_program.h"
+
+namespace facet::cli_test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class RefusalTest : public FolderTest {
+ protected:
+  ProgramResult run_config(const std::string& toml) const {
+    return run_facet({"run", write("config.toml", toml), "--prompt", "a", "--max-tokens", "1", "--json"});
+  }
+};
+
+TEST_F(RefusalTest, AllMistakesOfAConfigAtOnceWithTheirLines) {
+  const ProgramResult run = run_config(
+      "[model]\n"
+      "path = \"nowhere\"\n"
+      "[engine]\n"
+      "max_sequenzes = 2\n"       // line 4
+      "max_context = \"many\"\n"  // line 5
+      "[linear]\n"
+      "plugin = \"dense\"\n"
+      "[atention]\n"  // line 8
+      "plugin = \"flash\"\n"
+      "[kv_cache]\n"
+      "plugin = \"static\"\n"
+      "[scheduler]\n"
+      "plugin = \"static\"\n");
+  EXPECT_EQ(run.exit_code, 2) << run.text();
+  EXPECT_EQ(run.out, "");
+  EXPECT_THAT(run.err, AllOf(HasSubstr("config.toml:4: engine"), HasSubstr("max_sequences"),
+                             HasSubstr("config.toml:5: engine.max_context"), HasSubstr("config.toml:8:"),
+                             HasSubstr("attention")));
+}
+
+TEST_F(RefusalTest, WrongPluginOptionsNameTheKeyAndTheNearestOption) {
+  ConfigText text;
+  text.kv_cache = "[kv_cache]\nplugin = \"paged\"\noptions = { block_token = 16 }";
+  const ProgramResult run = run_config(text.toml());
+  EXPECT_EQ(run.exit_code, 2) << run.text();
+  EXPECT_THAT(run.err, AllOf(HasSubstr("block_token"), HasSubstr("block_tokens"), HasSubstr("config.toml:")));
+}
+
+TEST_F(RefusalTest, AnUnknownPluginListsEveryPlace) {
+  ConfigText text;
+  text.attention = "[attention]\nplugin = \"flsh\"";
+  const std::string config = write("config.toml", text.toml());
+  const fs::path extra = folder_ / "extra", from_environment = folder_ / "environment";
+  fs::create_directories(extra);
+  const ProgramResult run = run_facet({"run", config, "--prompt", "a", "--plugin-dir", extra.string()}, {},
+                                      {{"FACET_PLUGIN_PATH", from_environment.string()}});
+  EXPECT_EQ(run.exit_code, 3) << run.text();
+  EXPECT_THAT(run.err, AllOf(HasSubstr("'flsh'"), HasSubstr("did you mean 'flash'"), HasSubstr(extra.string()),
+                             HasSubstr(from_environment.string()), HasSubstr("lib/facet/plugins")));
+}
+
+TEST_F(RefusalTest, ATextFileIsNotAPlugin) {
+  write("scheduler_mine.so", "this is no library\n");
+  ConfigText text;
+  text.scheduler = "[scheduler]\nplugin = \"./scheduler_mine.so\"";
+  const ProgramResult run = run_config(text.toml());
+  EXPECT_EQ(run.exit_code, 3) << run.text();
+  EXPECT_THAT(run.err, HasSubstr((fs::canonical(folder_) / "scheduler_mine.so").string()));
+}
+
+TEST_F(RefusalTest, AMissingCheckpointIsNamed) {
+  ConfigText text;
+  text.model = "no-such-folder";
+  const ProgramResult run = run_config(text.toml());
+  EXPECT_EQ(run.exit_code, 3) << run.text();
+  EXPECT_THAT(run.err, HasSubstr("no-such-folder"));
+}
+
+TEST_F(RefusalTest, ATruncatedFileIsRefusedBeforeItIsRead) {
+  const fs::path copy = folder_ / "cut";
+  fs::create_directories(copy);
+  for (const fs::directory_entry& entry : fs::directory_iterator(embedded_checkpoint())) {
+    if (entry.is_regular_file()) fs::copy_file(entry.path(), copy / entry.path().filename());
+  }
+  const fs::path file = copy / "model.safetensors";
+  const std::uintmax_t whole = fs::file_size(file);
+  fs::permissions(file, fs::perms::owner_all);
+  fs::resize_file(file, whole - 4096);
+  ConfigText text;
+  text.model = copy.string();
+  const ProgramResult run = run_config(text.toml());
+  EXPECT_EQ(run.signal, 0) << run.text();
+  EXPECT_EQ(run.exit_code, 3) << run.text();
+  EXPECT_EQ(run.out, "");
+  EXPECT_THAT(run.err, AllOf(HasSubstr("model.safetensors"), HasSubstr(std::to_string(whole - 4096))));
+}
+
+TEST_F(RefusalTest, AConfigThatIsNotThere) {
+  const ProgramResult run = run_facet({"run", (folder_ / "absent.toml").string(), "--prompt", "a"});
+  EXPECT_EQ(run.exit_code, 2) << run.text();
+  EXPECT_THAT(run.err, HasSubstr("absent.toml"));
+}
+
+struct WrongUse {
+  const char* name;
+  std::vector<std::string> arguments;  // CONFIG and TOKENS stand for files
+  const char* message;
+};
+
+void PrintTo(const WrongUse& use, std::ostream* out) {
+  *out << use.name;
+}
+
+class WrongUseTest : public RefusalTest, public testing::WithParamInterface<WrongUse> {};
+
+TEST_P(WrongUseTest, EndsWithCodeTwo) {
+  std::vector<std::string> arguments = GetParam().arguments;
+  for (std::string& word : arguments) {
+    if (word == "CONFIG") word = write("config.toml", ConfigText{}.toml());
+    if (word == "TOKENS") word = write("tokens.jsonl", "[2,3,4]\n");
+  }
+  const ProgramResult run = run_facet(arguments);
+  EXPECT_EQ(run.exit_code, 2) << run.text();
+  EXPECT_EQ(run.out, "");
+  EXPECT_THAT(run.err, HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Uses, WrongUseTest,
+    testing::Values(WrongUse{"no_command", {}, "subcommand"},
+                    WrongUse{"unknown_command", {"explan"}, "did you mean 'explain'"},
+                    WrongUse{"no_config", {"run"}, "config"},
+                    WrongUse{"unknown_flag", {"run", "CONFIG", "--prmpt", "a"}, "--prmpt"},
+                    WrongUse{"two_sources", {"run", "CONFIG", "--prompt", "a", "--requests", "TOKENS"}, "--requests"},
+                    WrongUse{"log_level", {"run", "CONFIG", "--prompt", "a", "--log-level", "loud"}, "loud"},
+                    WrongUse{"eval_path", {"eval", "CONFIG", "--tokens", "TOKENS", "--path", "prefil"}, "prefil"},
+                    WrongUse{"tokenize_both", {"tokenize", "CONFIG", "--text", "a", "--file", "TOKENS"}, "either"},
+                    WrongUse{"tokenize_file", {"tokenize", "CONFIG", "--file", "TOKENS"}, "tokens.jsonl:1:"},
+                    WrongUse{"plan_limit", {"plan", "CONFIG", "--memory-limit", "10 gigs"}, "10 gigs"},
+                    WrongUse{"plan_zero", {"plan", "CONFIG", "--memory-limit", "0"}, "--memory-limit"},
+                    WrongUse{"plugin_kind", {"plugins", "describe", "flash", "--kind", "atention"}, "atention"},
+                    WrongUse{"plugins_alone", {"plugins"}, "subcommand"}),
+    [](const testing::TestParamInfo<WrongUse>& param) { return param.param.name; });
+
+TEST_F(RefusalTest, HelpAndVersionSucceed) {
+  EXPECT_EQ(run_facet({"--help"}).exit_code, 0);
+  EXPECT_EQ(run_facet({"run", "--help"}).exit_code, 0);
+  const ProgramResult version = run_facet({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_THAT(version.out, HasSubstr("."));
+}
+
+}  // namespace
+}  // namespace facet::cli_test
