@@ -24,4 +24,8 @@ void check_run(const abi::LinearArgs& args, std::int64_t max_rows, std::uint64_t
 // Throws unless the parts have the shapes, format and grouping that the problem named.
 void check_parts(const abi::LinearProblem& problem, std::span<const abi::WeightView> parts);
 
+// Items of a parallel loop that a piece must hold at least, when an item reads `item_bytes` of weights for `rows` rows
+// of x. Handing a piece to another thread costs about a microsecond; a piece should last a few.
+std::int64_t loop_grain(std::int64_t item_bytes, std::int64_t rows);
+
 }  // namespace facet::linear

@@ -103,7 +103,8 @@ class Dense final : public sdk::LinearBase<DensePlan> {
     const std::span<const abi::WeightView> parts(args.parts, args.part_count);
     const std::int64_t outputs = plan.problem.out_features;
     const std::int64_t panels = sdk::ceil_div(outputs, kDensePanel);
-    host_.parallel_for(panels, 1, [&](std::int64_t panel_begin, std::int64_t panel_end, std::uint32_t) {
+    const std::int64_t grain = loop_grain(kDensePanel * plan.problem.in_features * 2, end - begin);
+    host_.parallel_for(panels, grain, [&](std::int64_t panel_begin, std::int64_t panel_end, std::uint32_t) {
       for (std::int64_t row = begin; row < end; row += plan.block_rows) {
         DensePanel panel{};
         panel.in_features = plan.problem.in_features;

@@ -90,14 +90,14 @@ class DequantGemm final : public sdk::LinearBase<GemmPlan> {
           for (std::int64_t i = begin; i < end; ++i) prepare_row(plan, input + i * args.input_stride, i, workspace);
         });
       }
-      // Four blocks at least: the widest panel.
-      host_.parallel_for(rows16_blocks(plan.shape), 4, [&](std::int64_t begin, std::int64_t end, std::uint32_t worker) {
-        GemmTask piece = task;
-        piece.block_begin = begin;
-        piece.block_end = end;
-        piece.tile = workspace + plan.tiles_at + worker * kTileBytes;
-        kernel_(piece);
-      });
+      host_.parallel_for(rows16_blocks(plan.shape), rows16_grain(plan.shape, task.rows),
+                         [&](std::int64_t begin, std::int64_t end, std::uint32_t worker) {
+                           GemmTask piece = task;
+                           piece.block_begin = begin;
+                           piece.block_end = end;
+                           piece.tile = workspace + plan.tiles_at + worker * kTileBytes;
+                           kernel_(piece);
+                         });
     }
   }
 

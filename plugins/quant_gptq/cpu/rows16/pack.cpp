@@ -106,6 +106,10 @@ std::int64_t rows16_padded_inputs(const Rows16& shape) {
   return shape.segments * shape.segment;
 }
 
+std::int64_t rows16_grain(const Rows16& shape, std::int64_t rows) {
+  return sdk::round_up(loop_grain(shape.block_bytes, rows), 4);
+}
+
 std::string rows16_sizes(const Rows16& shape, abi::LinearPlan& sizes) {
   sizes.packed_bytes = static_cast<std::uint64_t>(rows16_blocks(shape) * shape.block_bytes);
   sizes.packed_alignment = kLine;

@@ -15,6 +15,9 @@ std::int64_t rows16_blocks(const Rows16& shape);
 // in_features rounded up to whole segments: what activations are padded to.
 std::int64_t rows16_padded_inputs(const Rows16& shape);
 
+// Blocks of a piece of a parallel loop at least: enough work for `rows` rows of x, and whole tiles of four blocks.
+std::int64_t rows16_grain(const Rows16& shape, std::int64_t rows);
+
 // Fills packed_bytes and packed_alignment, and gives the layout's name, e.g. "facet.w4.rows16.s128.sym".
 std::string rows16_sizes(const Rows16& shape, abi::LinearPlan& sizes);
 

@@ -97,13 +97,13 @@ class W4A16 final : public sdk::LinearBase<A16Plan> {
         // A row takes about a microsecond, as waking a thread does.
         task.rows < 4 ? body(0, task.rows, 0) : host_.parallel_for(task.rows, 1, body);
       }
-      // Four blocks at least: the tile of the fewest rows.
-      host_.parallel_for(rows16_blocks(plan.shape), 4, [&](std::int64_t begin, std::int64_t end, std::uint32_t) {
-        A16Task piece = task;
-        piece.block_begin = begin;
-        piece.block_end = end;
-        kernel(piece);
-      });
+      host_.parallel_for(rows16_blocks(plan.shape), rows16_grain(plan.shape, task.rows),
+                         [&](std::int64_t begin, std::int64_t end, std::uint32_t) {
+                           A16Task piece = task;
+                           piece.block_begin = begin;
+                           piece.block_end = end;
+                           kernel(piece);
+                         });
     }
   }
 

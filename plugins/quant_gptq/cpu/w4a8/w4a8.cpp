@@ -87,13 +87,13 @@ class W4A8 final : public sdk::LinearBase<A8Plan> {
       task.offsets = offsets;
       task.output = static_cast<float*>(args.output) + row * args.output_stride;
       task.output_stride = args.output_stride;
-      // Four blocks at least: the tile of the fewest rows.
-      host_.parallel_for(rows16_blocks(plan.shape), 4, [&](std::int64_t begin, std::int64_t end, std::uint32_t) {
-        A8Task piece = task;
-        piece.block_begin = begin;
-        piece.block_end = end;
-        kernel_(piece);
-      });
+      host_.parallel_for(rows16_blocks(plan.shape), rows16_grain(plan.shape, task.rows),
+                         [&](std::int64_t begin, std::int64_t end, std::uint32_t) {
+                           A8Task piece = task;
+                           piece.block_begin = begin;
+                           piece.block_end = end;
+                           kernel_(piece);
+                         });
     }
   }
 
