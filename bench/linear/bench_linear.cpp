@@ -149,6 +149,29 @@ void run_case(benchmark::State& state, BenchHost& host, Clock clock, const Case&
   linear.release(&plan);
 }
 
+// Packing, part of the time a model takes to load: bytes of the packed form.
+void run_pack(benchmark::State& state, BenchHost& host, Clock clock, abi::WeightFormat format, Shape shape) {
+  const Case what{"w4a8", {}, format, Peak::vnni};
+  const LinearPlugin plugin(what.plugin, host, what.options);
+  abi::LinearPlan plan{};
+  std::string error;
+  require_ok(plugin.linear().plan(make_problem(what, shape, 1), &plan, text_sink(error)), error);
+  const SeededWeights weights(shape, format, 128, 1);
+  const abi::WeightView view = weights.view();
+  const Pages packed(plan.packed_bytes);
+  double total = 0;
+  for ([[maybe_unused]] auto _ : state) {
+    const Stopwatch watch(host, clock);
+    require_ok(plugin.linear().pack(plan, &view, 1, packed.memory(), text_sink(error)), error);
+    const double seconds = watch.elapsed();
+    state.SetIterationTime(seconds);
+    total += seconds;
+  }
+  state.counters["GB/s"] =
+      static_cast<double>(plan.packed_bytes) * static_cast<double>(state.iterations()) / total / 1e9;
+  plugin.linear().release(&plan);
+}
+
 std::vector<Case> cases() {
   using abi::WeightFormat;
   return {{"w4a8", {}, WeightFormat::int4, Peak::vnni},
@@ -171,7 +194,26 @@ std::string name_of(const Case& what, Shape shape, std::int64_t rows) {
   return fmt::format("{}/{}/{}x{}/rows:{}", name, format, shape.in_features, shape.out_features, rows);
 }
 
+void register_pack(BenchHost& host, Clock clock) {
+  for (const abi::WeightFormat format : {abi::WeightFormat::int4, abi::WeightFormat::int8}) {
+    const Shape shape = kShapes[2];
+    const std::string name = fmt::format("pack/{}/{}x{}", format == abi::WeightFormat::int4 ? "int4" : "int8",
+                                         shape.in_features, shape.out_features);
+    benchmark::RegisterBenchmark(name.c_str(),
+                                 [&host, clock, format, shape](benchmark::State& state) {
+                                   try {
+                                     run_pack(state, host, clock, format, shape);
+                                   } catch (const std::exception& error) {
+                                     state.SkipWithError(error.what());
+                                   }
+                                 })
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond);
+  }
+}
+
 void register_all(BenchHost& host, Clock clock, const MachineLimits& limits) {
+  register_pack(host, clock);
   for (const std::int64_t rows : {1, 4, 8, 64, 512}) {
     for (const Case& what : cases()) {
       const bool reference = std::string_view(what.plugin) == "reference";
