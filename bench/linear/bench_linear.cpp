@@ -214,7 +214,7 @@ void register_pack(BenchHost& host, Clock clock) {
 
 void register_all(BenchHost& host, Clock clock, const MachineLimits& limits) {
   register_pack(host, clock);
-  for (const std::int64_t rows : {1, 4, 8, 64, 512}) {
+  for (const std::int64_t rows : {1, 2, 4, 8, 64, 512}) {
     for (const Case& what : cases()) {
       const bool reference = std::string_view(what.plugin) == "reference";
       for (const Shape shape : kShapes) {

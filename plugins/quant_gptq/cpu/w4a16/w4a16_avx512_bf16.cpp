@@ -11,9 +11,9 @@ namespace {
 // Bytes that weights are fetched ahead of use.
 constexpr std::int64_t kAhead = 4096;
 
-void prefetch(const std::uint8_t* address) {
+void prefetch(const std::uint8_t* address, std::int64_t ahead) {
   // As a number: the address may lie past the packed weights, where a prefetch does nothing.
-  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(address) + kAhead), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::intptr_t>(address) + ahead), _MM_HINT_T0);
 }
 
 // bf16 of code - 8 for every 16-bit lane. vpermw looks at five bits, the fifth belongs to the next nibble, so the
@@ -72,6 +72,9 @@ void Kind<Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::int64_t
 
   for (std::int64_t s = 0; s < w.segments; ++s) {
     const std::uint8_t* segment = base + s * w.segment_bytes;
+    // Near the end of a block: the start of the same block of the next tile.
+    const std::int64_t ahead =
+        s * w.segment_bytes + kAhead < w.block_bytes ? kAhead : kAhead + (Blocks - 1) * w.block_bytes;
     __m512 dots[Blocks][Rows];
     FACET_UNROLL
     for (int b = 0; b < Blocks; ++b) {
@@ -92,7 +95,7 @@ void Kind<Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::int64_t
       FACET_UNROLL
       for (int b = 0; b < Blocks; ++b) {
         vectors[b] = _mm512_load_si512(at + b * w.block_bytes);
-        prefetch(at + b * w.block_bytes);
+        prefetch(at + b * w.block_bytes, ahead);
       }
       step<0>(vectors, x, stride, table, dots);
       step<1>(vectors, x, stride, table, dots);

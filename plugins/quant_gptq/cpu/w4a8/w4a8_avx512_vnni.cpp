@@ -24,9 +24,9 @@ __m512i broadcast(const std::int8_t* codes) {
   return _mm512_set1_epi32(four);
 }
 
-void prefetch(const std::uint8_t* address) {
+void prefetch(const std::uint8_t* address, std::int64_t ahead) {
   // As a number: the address may lie past the packed weights, where a prefetch does nothing.
-  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(address) + kAhead), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::intptr_t>(address) + ahead), _MM_HINT_T0);
 }
 
 template <bool Int8, bool Asymmetric>
@@ -48,6 +48,9 @@ void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A8Task& task, std::in
 
   for (std::int64_t s = 0; s < w.segments; ++s) {
     const std::uint8_t* segment = base + s * w.segment_bytes;
+    // Near the end of a block: the start of the same block of the next tile.
+    const std::int64_t ahead =
+        s * w.segment_bytes + kAhead < w.block_bytes ? kAhead : kAhead + (Blocks - 1) * w.block_bytes;
     const std::int8_t* x = codes + s * w.segment;
     __m512i dots[Blocks][Rows];
     FACET_UNROLL
@@ -71,7 +74,7 @@ void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A8Task& task, std::in
       for (int b = 0; b < Blocks; ++b) {
         const std::uint8_t* address = segment + b * w.block_bytes + 64 * v;
         const __m512i vector = _mm512_load_si512(address);
-        prefetch(address);
+        prefetch(address, ahead);
         if constexpr (Int8) {
           first[b] = vector;
         } else {
