@@ -38,6 +38,7 @@ TEST(Logits, NanFailsAScoreInsteadOfJoiningIt) {
   const auto results = world.finish();
   EXPECT_EQ(results.at(bad).finish_reason, FinishReason::error);
   EXPECT_THAT(results.at(bad).error, HasSubstr("position 4"));
+  EXPECT_EQ(results.at(bad).nll.size(), 4u);
   EXPECT_EQ(results.at(good).finish_reason, FinishReason::length);
   EXPECT_EQ(results.at(good).nll.size(), 8u);
 }
