@@ -16,16 +16,28 @@ void prefetch(const std::uint8_t* address, std::int64_t ahead) {
   _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::intptr_t>(address) + ahead), _MM_HINT_T0);
 }
 
-// Weight of step I of a vector: int4 nibbles in their order in the lane, int8 bytes.
+// bf16 of code - 8 for every 16-bit lane. vpermw looks at five bits, the fifth belongs to the next nibble, so the
+// second half of the table repeats the first.
+__m512i code_table() {
+  const __m512 codes = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+  // Exact in bf16: the lower halves are zero.
+  const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(codes), 16));
+  return _mm512_inserti64x4(_mm512_castsi256_si512(half), half, 1);
+}
+
+// Weights of step I of a vector. int4: a look-up of both 16-bit halves of a lane at once, which costs less than two of
+// 32 bits; nibble I of the low half is an input, that of the high half the input two further. int8: bytes I and I + 2.
 template <bool Int8, int I>
-__m512 decode(__m512i vector, __m512 table) {
+void decode(__m512i vector, __m512i table, __m512& low, __m512& high) {
   if constexpr (Int8) {
-    const __m512i code = I == 3 ? _mm512_srli_epi32(vector, 24)
-                                : _mm512_and_si512(_mm512_srli_epi32(vector, 8 * I), _mm512_set1_epi32(255));
-    return _mm512_cvtepi32_ps(_mm512_sub_epi32(code, _mm512_set1_epi32(128)));
+    const __m512i mask = _mm512_set1_epi32(255);
+    const __m512i mean = _mm512_set1_epi32(128);
+    low = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(_mm512_srli_epi32(vector, 8 * I), mask), mean));
+    high = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_and_si512(_mm512_srli_epi32(vector, 8 * I + 16), mask), mean));
   } else {
-    // vpermps looks at the lowest four bits of a lane only, so a shift is all the unpacking there is.
-    return _mm512_permutexvar_ps(_mm512_srli_epi32(vector, 4 * I), table);
+    const __m512i pair = _mm512_permutexvar_epi16(_mm512_srli_epi16(vector, 4 * I), table);
+    low = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+    high = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(-65536)));
   }
 }
 
@@ -33,19 +45,23 @@ template <bool Int8, bool Asymmetric>
 struct Kind {
   template <int Blocks, int Rows>
   struct Tile {
-    // Multiplies step I of a vector; nibble I of a lane is input I / 2 of the low or high four.
+    // Multiplies step I of a vector: inputs kInput and kInput + 2 of its 8 (int4) or 4.
     template <int I>
-    static void step(const __m512i (&vectors)[Blocks], const float* x, std::int64_t stride, __m512 table,
+    static void step(const __m512i (&vectors)[Blocks], const float* x, std::int64_t stride, __m512i table,
                      __m512 (&dots)[Blocks][Rows]) {
       constexpr int kInput = Int8 ? I : I / 2 + 4 * (I % 2);
-      __m512 weights[Blocks];
+      __m512 low[Blocks];
+      __m512 high[Blocks];
       FACET_UNROLL
-      for (int b = 0; b < Blocks; ++b) weights[b] = decode<Int8, I>(vectors[b], table);
+      for (int b = 0; b < Blocks; ++b) decode<Int8, I>(vectors[b], table, low[b], high[b]);
       FACET_UNROLL
       for (int r = 0; r < Rows; ++r) {
-        const __m512 input = _mm512_set1_ps(x[r * stride + kInput]);
+        const __m512 first = _mm512_set1_ps(x[r * stride + kInput]);
         FACET_UNROLL
-        for (int b = 0; b < Blocks; ++b) dots[b][r] = _mm512_fmadd_ps(weights[b], input, dots[b][r]);
+        for (int b = 0; b < Blocks; ++b) dots[b][r] = _mm512_fmadd_ps(low[b], first, dots[b][r]);
+        const __m512 second = _mm512_set1_ps(x[r * stride + kInput + 2]);
+        FACET_UNROLL
+        for (int b = 0; b < Blocks; ++b) dots[b][r] = _mm512_fmadd_ps(high[b], second, dots[b][r]);
       }
     }
     static void run(const A16Task& task, std::int64_t block, std::int64_t row);
@@ -59,7 +75,7 @@ void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::i
   const std::uint8_t* base = w.data + block * w.block_bytes;
   const std::int64_t stride = task.input_stride;
   const float* input = static_cast<const float*>(task.input) + row * stride;
-  const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+  const __m512i table = code_table();
   __m512 sums[Blocks][Rows];
   FACET_UNROLL
   for (int b = 0; b < Blocks; ++b) {
@@ -96,13 +112,9 @@ void Kind<Int8, Asymmetric>::Tile<Blocks, Rows>::run(const A16Task& task, std::i
       }
       step<0>(vectors, x, stride, table, dots);
       step<1>(vectors, x, stride, table, dots);
-      step<2>(vectors, x, stride, table, dots);
-      step<3>(vectors, x, stride, table, dots);
       if constexpr (!Int8) {
-        step<4>(vectors, x, stride, table, dots);
-        step<5>(vectors, x, stride, table, dots);
-        step<6>(vectors, x, stride, table, dots);
-        step<7>(vectors, x, stride, table, dots);
+        step<2>(vectors, x, stride, table, dots);
+        step<3>(vectors, x, stride, table, dots);
       }
       x += Int8 ? 4 : 8;
     }
