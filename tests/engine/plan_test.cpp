@@ -181,5 +181,53 @@ TEST(Schedule, ARefusedPlanGivesItsRowsBack) {
   for (const auto& [id, result] : world.finish(50)) EXPECT_TRUE(is_undisturbed(result, 8)) << id;
 }
 
+TEST(Limits, MoreThanTheModelWasPlannedForIsRefused) {
+  World world({});
+  try {
+    Engine engine(*world.model, world.scheduler, EngineLimits{4, 65, 64});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_THAT(error.full_text(), testing::AllOf(testing::HasSubstr("65"), testing::HasSubstr("64")));
+  }
+}
+
+TEST(Metrics, CountTokensStepsAndPeaks) {
+  WorldOptions options;
+  options.sliding = options.global = "paged";
+  options.max_chunk = 6;
+  World world(options);
+  const Ids prompt = some_ids(20, 1);
+  world.ask(prompt, 5);
+  world.finish();
+  const EngineMetrics& metrics = world.engine->metrics();
+  EXPECT_EQ(metrics.steps, 8);  // chunks of 6, 6, 6 and 2, then four ids more
+  EXPECT_EQ(metrics.prefill_tokens, 20);
+  EXPECT_EQ(metrics.decode_tokens, 4);
+  EXPECT_EQ(metrics.decode_steps, 4);
+  EXPECT_EQ(metrics.cached_tokens, 0);
+  EXPECT_EQ(metrics.preemptions, 0);
+  // Rows are 16 bytes, blocks 16 rows. With 22 rows the sliding group still needs row 15; with 23 it gives up a block.
+  EXPECT_EQ(metrics.peak_kv_used, 2u * 22 * 16);
+  EXPECT_EQ(metrics.peak_kv_reserved, 2u * 2 * 256);
+  world.engine->reset_metrics();
+  world.ask(prompt, 5);
+  world.finish();
+  EXPECT_EQ(metrics.prefill_tokens, 4);
+  EXPECT_EQ(metrics.cached_tokens, 16);
+}
+
+// A request that ends in its first step has held rows too.
+TEST(Metrics, PeaksCountRowsOfTheLastStep) {
+  World world({});
+  Request request;
+  request.prompt = some_ids(30, 2);
+  request.max_tokens = 0;
+  world.engine->submit(request);
+  world.finish();
+  EXPECT_EQ(world.engine->metrics().steps, 1);
+  EXPECT_EQ(world.engine->metrics().peak_kv_used, 2u * 30 * 16);
+}
+
 }  // namespace
 }  // namespace facet::test

@@ -130,9 +130,6 @@ bool Engine::step() {
   }
   const std::int64_t plugin_before = model_.kernel_nanoseconds();
   run_batch(scheduled);
-  const KvManager::Bytes bytes = model_.kv().bytes();
-  metrics_.peak_kv_reserved = std::max(metrics_.peak_kv_reserved, bytes.reserved);
-  metrics_.peak_kv_used = std::max(metrics_.peak_kv_used, bytes.used);
   remove_finished();
   const std::int64_t elapsed =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
@@ -272,6 +269,10 @@ void Engine::run_batch(const std::vector<Sequence*>& scheduled) {
       model_.kv().commit(sequence.id(),
                          {sequence.tokens.data() + sequence.computed, static_cast<std::size_t>(sequence.scheduled)});
     }
+    // Here every row of the step is held; sequences that finish below give theirs back.
+    const KvManager::Bytes bytes = model_.kv().bytes();
+    metrics_.peak_kv_reserved = std::max(metrics_.peak_kv_reserved, bytes.reserved);
+    metrics_.peak_kv_used = std::max(metrics_.peak_kv_used, bytes.used);
     read_logits(scheduled, batch);
   } catch (const Error& error) {
     fail_batch(scheduled, error.full_text());
