@@ -192,6 +192,35 @@ TEST(Limits, MoreThanTheModelWasPlannedForIsRefused) {
   }
 }
 
+// Cache and scheduler outlive an engine; what it leaves unfinished must not be taken for requests of the next one.
+TEST(Engine, UnfinishedRequestsAreForgottenWithIt) {
+  for (const char* name : {"static", "continuous"}) {
+    WorldOptions options;
+    options.scheduler = name;
+    options.max_sequences = 2;
+    World world(options);
+    for (std::uint64_t i = 0; i < 3; ++i) world.ask(some_ids(5, i), 20);
+    world.step();
+    const EngineLimits limits{options.max_sequences, options.max_step_tokens, options.max_chunk};
+    world.engine.reset();
+    EXPECT_TRUE(world.nothing_held());
+    world.engine = std::make_unique<Engine>(*world.model, world.scheduler, limits);
+    for (std::uint64_t i = 0; i < 3; ++i) world.ask(some_ids(6, 10 + i), 4);
+    const auto results = world.finish(100);
+    EXPECT_EQ(results.size(), 3u);
+    for (const auto& [id, result] : results) EXPECT_TRUE(is_undisturbed(result, 8)) << name;
+  }
+  FunctionScheduler scheduler([](const abi::SchedulerView&, const abi::StepBuilder& builder, abi::TextSink) {
+    EXPECT_EQ(schedule(builder, 2, 1, 1), ScheduleResult::scheduled);
+    return abi::Status::ok;
+  });
+  World world({}, scheduler);
+  for (std::uint64_t i = 0; i < 2; ++i) world.ask(some_ids(5, i), 20);
+  world.step();
+  world.engine.reset();
+  EXPECT_THAT(scheduler.ended, testing::UnorderedElementsAre(1, 2));
+}
+
 TEST(Metrics, CountTokensStepsAndPeaks) {
   WorldOptions options;
   options.sliding = options.global = "paged";

@@ -42,8 +42,10 @@ Engine::Engine(Model& model, SchedulerInstance& scheduler, const EngineLimits& l
 }
 
 Engine::~Engine() {
+  // Cache and scheduler may serve another engine, whose ids begin at 1 again.
   for (const auto& sequence : live_) {
     if (sequence->state == abi::SequenceState::running) model_.kv().close(sequence->id());
+    scheduler_.plugin->finished(sequence->id());
   }
 }
 
