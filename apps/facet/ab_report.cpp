@@ -36,9 +36,13 @@ Json bytes_json(const AbVariant& variant) {
     used = std::max(used, round.metrics.peak_kv_used);
   }
   const MemoryPlan plan = variant.pipeline->memory();
-  return {{"weights", plan.weights},        {"weights_mapped", plan.weights_mapped},
-          {"kv_pool", plan.kv()},           {"kv_reserved_peak", reserved},
-          {"kv_used_peak", used},           {"workspace", plan.workspace},
+  return {{"weights", plan.weights},
+          {"weights_unpacked", plan.weights_unpacked},
+          {"weights_mapped", plan.weights_mapped},
+          {"kv_pool", plan.kv()},
+          {"kv_reserved_peak", reserved},
+          {"kv_used_peak", used},
+          {"workspace", plan.workspace},
           {"activations", plan.activations}};
 }
 

@@ -58,6 +58,7 @@ void print_variants(const Json& document) {
     }
   }
   static constexpr const char* kBytes[][2] = {{"weights", "weights, MiB"},
+                                              {"weights_unpacked", "weights beside the file, MiB"},
                                               {"weights_mapped", "weights read in the file, MiB"},
                                               {"kv_pool", "KV pool, MiB"},
                                               {"kv_reserved_peak", "KV reserved at peak, MiB"},

@@ -45,7 +45,12 @@ std::uint64_t weight_bytes(const gemma4::ModelPlan& plan, std::int64_t rows) {
       const auto served = std::find_if(choices.begin(), choices.end(),
                                        [&](const LinearChoice& choice) { return rows <= choice.max_rows; });
       const std::uint64_t packed = served == choices.end() ? 0 : served->plan.packed_bytes;
-      bytes += packed > 0 ? packed : module.stored_bytes();
+      bytes += packed;
+      if (packed > 0) continue;
+      for (const LinearSpec::Part& part : module.parts()) {
+        bytes += part.format.value_bytes(part.out_features, module.in_features()) +
+                 part.format.side_bytes(part.out_features, module.in_features());
+      }
     }
   }
   return bytes;

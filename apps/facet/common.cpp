@@ -69,10 +69,15 @@ Json plugin_use_json(const std::vector<PluginUse>& uses) {
 }
 
 Json memory_json(const MemoryPlan& plan) {
-  return {{"weights", plan.weights},       {"weights_mapped", plan.weights_mapped},
-          {"kv_sliding", plan.kv_sliding}, {"kv_global", plan.kv_global},
-          {"workspace", plan.workspace},   {"activations", plan.activations},
-          {"allocated", plan.allocated()}, {"sequences_that_fit", plan.sequences_that_fit}};
+  return {{"weights", plan.weights},
+          {"weights_unpacked", plan.weights_unpacked},
+          {"weights_mapped", plan.weights_mapped},
+          {"kv_sliding", plan.kv_sliding},
+          {"kv_global", plan.kv_global},
+          {"workspace", plan.workspace},
+          {"activations", plan.activations},
+          {"allocated", plan.allocated()},
+          {"sequences_that_fit", plan.sequences_that_fit}};
 }
 
 Json run_record(gemma4::Pipeline& pipeline) {

@@ -21,9 +21,10 @@ struct Category {
 
 // Everything that is allocated, and the mapped weights, whose pages every step touches.
 std::vector<Category> categories(const MemoryPlan& memory) {
-  return {{"weights, packed", memory.weights},       {"weights, mapped", memory.weights_mapped},
-          {"KV, sliding layers", memory.kv_sliding}, {"KV, global layers", memory.kv_global},
-          {"workspace", memory.workspace},           {"activations", memory.activations}};
+  return {{"weights, packed", memory.weights},        {"weights, beside the file", memory.weights_unpacked},
+          {"weights, mapped", memory.weights_mapped}, {"KV, sliding layers", memory.kv_sliding},
+          {"KV, global layers", memory.kv_global},    {"workspace", memory.workspace},
+          {"activations", memory.activations}};
 }
 
 std::uint64_t total_bytes(const MemoryPlan& memory) {

@@ -187,6 +187,14 @@ std::vector<PluginUse> Gemma4Model::plugin_use() const {
   return uses;
 }
 
+std::uint64_t Gemma4Model::unpacked_weight_bytes() const {
+  std::uint64_t bytes = embedding_.owned_bytes();
+  for (const LinearGroup* group : plan_.linears()) {
+    for (const LinearModule& module : group->modules()) bytes += module.owned_bytes();
+  }
+  return bytes;
+}
+
 std::int64_t Gemma4Model::kernel_nanoseconds() const {
   std::int64_t sum = 0;
   for (const auto& instance : plan_.assembler().instances()) sum += instance->counter.nanoseconds;

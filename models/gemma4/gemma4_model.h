@@ -30,6 +30,8 @@ class Gemma4Model final : public Model {
   const float* logits(std::span<const std::int32_t> rows) override;
   std::vector<PluginUse> plugin_use() const override;
   std::int64_t kernel_nanoseconds() const override;
+  // Equals MemoryPlan::weights_unpacked.
+  std::uint64_t unpacked_weight_bytes() const;
 
  private:
   struct LayerWeights {

@@ -208,6 +208,27 @@ std::uint64_t ModelPlan::norm_bytes() const {
   return arena.bytes();
 }
 
+// Weights that kernels read where the checkpoint has them; their scales are floats beside the file, and a converted
+// head is all there.
+void ModelPlan::count_in_place(const LinearModule& module, MemoryPlan& plan) const {
+  for (const LinearSpec::Part& part : module.parts()) {
+    const std::uint64_t values = part.format.value_bytes(part.out_features, module.in_features());
+    const bool stored = stored_format(facts_, full_name(facts_, part.name), module.in_features()) == part.format;
+    (stored ? plan.weights_mapped : plan.weights_unpacked) += values;
+    plan.weights_unpacked += part.format.side_bytes(part.out_features, module.in_features());
+  }
+}
+
+// The embedding is read in place whatever the head does; where the head reads the same bytes they are counted once.
+void ModelPlan::count_embedding(MemoryPlan& plan) const {
+  const std::int64_t rows = facts_.model.vocabulary, width = facts_.model.hidden;
+  const LinearFormat format = stored_format(facts_, facts_.prefix + "embed_tokens", width);
+  const LinearModule& head = head_->modules().front();
+  const bool shared = !facts_.own_head && head.reads_in_place() && head.parts().front().format == format;
+  if (!shared) plan.weights_mapped += format.value_bytes(rows, width);
+  plan.weights_unpacked += format.side_bytes(rows, width);
+}
+
 MemoryPlan ModelPlan::memory() const {
   MemoryPlan plan;
   std::set<WeightStore::Key> keys;
@@ -216,9 +237,10 @@ MemoryPlan ModelPlan::memory() const {
       for (const WeightStore::Key& key : module.packed_keys()) {
         if (keys.insert(key).second) plan.weights += key.bytes;
       }
-      if (module.reads_in_place()) plan.weights_mapped += module.stored_bytes();
+      if (module.reads_in_place()) count_in_place(module, plan);
     }
   }
+  count_embedding(plan);
   plan.weights += norm_bytes();
   for (const KvGroup& group : kv_->groups())
     (group.spec.window > 0 ? plan.kv_sliding : plan.kv_global) += group.plan.pool_bytes;

@@ -82,6 +82,8 @@ class ModelPlan {
   void plan_layers();
   void plan_head(const std::string& format);
   void lay_out_activations();
+  void count_in_place(const LinearModule& module, MemoryPlan& plan) const;
+  void count_embedding(MemoryPlan& plan) const;
   LinearSpec spec(std::int32_t layer, std::vector<std::string> names, std::vector<std::int64_t> out,
                   std::vector<abi::LinearRole> roles, abi::LinearRole stacked, std::int64_t in) const;
 

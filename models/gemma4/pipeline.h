@@ -5,8 +5,8 @@
 #include <string>
 
 #include "facet/backend/backend.h"
-#include "facet/plugin/host_services.h"
 #include "facet/engine/engine.h"
+#include "facet/plugin/host_services.h"
 #include "facet/tokenizer/tokenizer.h"
 #include "gemma4/gemma4_model.h"
 

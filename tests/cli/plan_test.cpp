@@ -33,7 +33,7 @@ TEST_F(PlanTest, KvBytesFollowFromTheShapes) {
   EXPECT_EQ(document["kv_per_sequence"].get<std::int64_t>() * sequences,
             document["kv_sliding"].get<std::int64_t>() + document["kv_global"].get<std::int64_t>());
   std::int64_t sum = 0;
-  for (const char* part : {"weights", "kv_sliding", "kv_global", "workspace", "activations"})
+  for (const char* part : {"weights", "weights_unpacked", "kv_sliding", "kv_global", "workspace", "activations"})
     sum += document[part].get<std::int64_t>();
   EXPECT_EQ(document["allocated"], sum);
   EXPECT_EQ(document["total"], sum + document["weights_mapped"].get<std::int64_t>());

@@ -87,6 +87,11 @@ std::uint64_t LinearWeight::bytes() const noexcept {
   return bytes;
 }
 
+std::uint64_t LinearWeight::owned_bytes() const noexcept {
+  const auto values = static_cast<std::uint64_t>(view_.out_features) * static_cast<std::uint64_t>(view_.row_bytes);
+  return mapped_ ? bytes() - values : bytes();
+}
+
 LinearWeight LinearWeight::from_parts(abi::WeightFormat format, std::int64_t out_features, std::int64_t in_features,
                                       std::int64_t group_size, const void* values, std::int64_t row_bytes,
                                       std::vector<float> scales, std::vector<std::uint8_t> zeros) {

@@ -10,6 +10,19 @@ std::int64_t LinearSpec::out_features() const {
                          [](std::int64_t sum, const Part& part) { return sum + part.out_features; });
 }
 
+std::uint64_t LinearFormat::value_bytes(std::int64_t out_features, std::int64_t in_features) const {
+  const std::int64_t bits = format == abi::WeightFormat::bf16 ? 16 : format == abi::WeightFormat::int8 ? 8 : 4;
+  // Codes fill whole 32-bit words of a row; bf16 rows have no padding.
+  const std::int64_t row = bits == 16 ? 2 * in_features : (in_features * bits + 31) / 32 * 4;
+  return static_cast<std::uint64_t>(out_features * row);
+}
+
+std::uint64_t LinearFormat::side_bytes(std::int64_t out_features, std::int64_t in_features) const {
+  if (format == abi::WeightFormat::bf16) return 0;
+  const std::int64_t groups = (in_features + group_size - 1) / group_size;
+  return static_cast<std::uint64_t>(out_features * groups * (symmetric ? 4 : 5));
+}
+
 LinearModule::LinearModule(std::vector<LinearSpec::Part> parts, std::int64_t in_features, std::int32_t layer,
                            std::vector<LinearChoice> choices)
     : parts_(std::move(parts)), in_features_(in_features), layer_(layer), choices_(std::move(choices)) {
@@ -49,20 +62,9 @@ bool LinearModule::reads_in_place() const {
                      [](const LinearChoice& choice) { return choice.plan.packed_bytes == 0; });
 }
 
-std::uint64_t LinearModule::stored_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const LinearSpec::Part& part : parts_) {
-    const auto weights = static_cast<std::uint64_t>(part.out_features) * static_cast<std::uint64_t>(in_features_);
-    const LinearFormat& format = part.format;
-    bytes += format.format == abi::WeightFormat::bf16   ? 2 * weights
-             : format.format == abi::WeightFormat::int8 ? weights
-                                                        : weights / 2;
-    if (format.group_size > 0) {
-      const auto groups = static_cast<std::uint64_t>((in_features_ + format.group_size - 1) / format.group_size);
-      bytes += static_cast<std::uint64_t>(part.out_features) * groups * (format.symmetric ? 4 : 5);
-    }
-  }
-  return bytes;
+std::uint64_t LinearModule::owned_bytes() const {
+  return std::accumulate(weights_.begin(), weights_.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const LinearWeight& weight) { return sum + weight.owned_bytes(); });
 }
 
 void LinearModule::load(const LoadWeight& load_weight, WeightStore& store) {

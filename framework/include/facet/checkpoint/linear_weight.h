@@ -30,6 +30,8 @@ class LinearWeight {
   std::int64_t in_features() const noexcept { return view_.in_features; }
   // Bytes of values, scales and zeros as the view shows them.
   std::uint64_t bytes() const noexcept;
+  // Bytes of it that this object holds itself: scales and zero codes, and values that are not in the mapped file.
+  std::uint64_t owned_bytes() const noexcept;
   // True when values lie in the mapped file.
   bool mapped() const noexcept { return mapped_; }
 

@@ -29,6 +29,11 @@ struct LinearFormat {
   std::int64_t group_size = 0;  // 0 for bf16; in_features for one scale a row
   bool symmetric = true;
   bool operator==(const LinearFormat&) const = default;
+
+  // Bytes of the codes or bf16 values of a matrix [out, in] in a checkpoint.
+  std::uint64_t value_bytes(std::int64_t out_features, std::int64_t in_features) const;
+  // Bytes of its scales (f32) and zero codes as abi::WeightView shows them.
+  std::uint64_t side_bytes(std::int64_t out_features, std::int64_t in_features) const;
 };
 
 // Linears that read the same input and write side by side into one output row: q|k|v, gate|up, or a single one.
@@ -80,8 +85,8 @@ class LinearModule {
   // Packed copies this module needs, for the plan and the load alike.
   std::vector<WeightStore::Key> packed_keys() const;
   bool reads_in_place() const;
-  // Bytes of the weights as the checkpoint stores them.
-  std::uint64_t stored_bytes() const;
+  // Bytes that the weights read in place hold beside the file, after load().
+  std::uint64_t owned_bytes() const;
 
   void load(const LoadWeight& load_weight, WeightStore& store);
   // output[rows, out_features] = input[rows, in_features] W^T; strides in elements. workspace of workspace_bytes().

@@ -15,8 +15,10 @@ inline constexpr const char* kActivationsTag = "activations";
 
 struct MemoryPlan {
   std::uint64_t weights = 0;  // packed copies
+  std::uint64_t weights_unpacked =
+      0;  // kept beside the file: scales and zero codes of weights read in place, converted heads
   std::uint64_t weights_mapped =
-      0;  // read in place from the mapped checkpoint; no allocation, pages come as they are touched
+      0;  // read in place from the mapped file: no allocation, pages come as they are touched
   std::uint64_t kv_sliding = 0;
   std::uint64_t kv_global = 0;
   std::uint64_t workspace = 0;
@@ -25,7 +27,7 @@ struct MemoryPlan {
 
   std::uint64_t kv() const { return kv_sliding + kv_global; }
   // Everything that is allocated (not weights_mapped).
-  std::uint64_t allocated() const { return weights + kv() + workspace + activations; }
+  std::uint64_t allocated() const { return weights + weights_unpacked + kv() + workspace + activations; }
 };
 
 // Blocks handed out in order from one allocation; the same calls give the same offsets, so one code path counts and

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Writes the option tables of README.md from the schemas the plugins publish; --check fails when they are out of date.
+
+usage: option_tables.py FACET [--check]      FACET: path of the built program
+"""
+import json
+import os
+import subprocess
+import sys
+
+TARGET = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "README.md")
+BEGIN = "<!-- option tables: written by scripts/option_tables.py -->\n"
+END = "<!-- end of option tables -->\n"
+TITLES = {"linear": "Linear kernels", "attention": "Attention", "kv_cache": "KV cache policies", "scheduler": "Schedulers"}
+
+
+def facet(program, *arguments):
+    result = subprocess.run([program, *arguments], check=True, capture_output=True, text=True)
+    return result.stdout
+
+
+def section(program, plugin):
+    text = facet(program, "plugins", "describe", plugin["name"], "--kind", plugin["kind"])
+    lines = text.splitlines()
+    summary = lines[0].split(": ", 1)[1]
+    table = [line for line in lines if line.startswith("|")]
+    flags = " ".join(plugin["flags"]) or "none"
+    body = "\n".join(table) if table else "No options."
+    return f"#### `{plugin['name']}`\n\n{summary[0].upper()}{summary[1:]}. Flags: {flags}.\n\n{body}\n"
+
+
+def document(program):
+    listed = json.loads(facet(program, "plugins", "list", "--json"))["plugins"]
+    built_in = os.path.realpath(os.path.join(os.path.dirname(program), "..", "lib", "facet", "plugins"))
+    parts = []
+    for kind, title in TITLES.items():
+        parts.append(f"### {title}\n")
+        own = [p for p in listed if p.get("kind") == kind and os.path.dirname(os.path.realpath(p["file"])) == built_in]
+        parts += [section(program, plugin) for plugin in sorted(own, key=lambda p: p["name"])]
+    return "\n".join(parts)
+
+
+def main():
+    program = os.path.abspath(sys.argv[1])
+    before, rest = open(TARGET).read().split(BEGIN)
+    old, after = rest.split(END)
+    new = "\n" + document(program) + "\n"
+    if "--check" in sys.argv[2:]:
+        if old != new:
+            sys.exit("the option tables of README.md do not match the plugins: run scripts/option_tables.py " + sys.argv[1])
+        print("the option tables of README.md match the plugins")
+        return
+    with open(TARGET, "w") as out:
+        out.write(before + BEGIN + new + END + after)
+
+
+if __name__ == "__main__":
+    main()
