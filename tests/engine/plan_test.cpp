@@ -83,7 +83,7 @@ TEST(View, SaysWhatIsTrueOfEverySequence) {
   std::int64_t tick = 0;
   world.engine->now_us = [&tick] { return tick * 10; };
   world.engine->on_token = [&](std::uint64_t id, std::int32_t token) { said[id].push_back(token); };
-  for (const std::uint64_t id : {1, 2}) {
+  for (const std::uint64_t id : {1u, 2u}) {
     Request request;
     request.prompt = some_ids(id == 1 ? 14 : 9, id);
     request.max_tokens = 8;
