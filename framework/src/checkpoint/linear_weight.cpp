@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "facet/base/error.h"
+#include "facet/base/log.h"
 #include "facet/checkpoint/float_bits.h"
 
 namespace facet {
@@ -119,7 +120,8 @@ LinearWeight LinearWeight::from_parts(abi::WeightFormat format, std::int64_t out
 
 namespace {
 
-// BF16 stays in the file. Wider floats are taken only without loss: a silent rounding would change the model.
+// BF16 stays in the file. F32 is taken only without loss: a silent rounding would change the model. F16 holds three
+// more bits of mantissa and always less range, so it is rounded (at most 2^-9 of a value) and the rounding is reported.
 LinearWeight load_dense(const Checkpoint& checkpoint, const std::string& module, std::int64_t out, std::int64_t in) {
   const Tensor& tensor =
       checkpoint.require(module + ".weight", {out, in}, {TensorType::bf16, TensorType::f16, TensorType::f32});
@@ -129,15 +131,23 @@ LinearWeight load_dense(const Checkpoint& checkpoint, const std::string& module,
     return builder.take();
   }
   std::vector<std::uint16_t> converted(static_cast<std::size_t>(out * in));
+  std::int64_t rounded = 0;
   for (std::int64_t i = 0; i < out * in; ++i) {
     const float value = load_float(tensor, i);
     const std::uint16_t bits = float_to_bf16(value);
     if (bf16_to_float(bits) != value) {
-      throw_error(ErrorKind::checkpoint,
-                  "{}: value {} at [{}, {}] is not exact in bf16; convert the checkpoint to bf16 first",
-                  describe(tensor), value, i / in, i % in);
+      if (tensor.type == TensorType::f32 || !std::isfinite(value)) {
+        throw_error(ErrorKind::checkpoint,
+                    "{}: value {} at [{}, {}] is not exact in bf16; convert the checkpoint to bf16 first",
+                    describe(tensor), value, i / in, i % in);
+      }
+      ++rounded;
     }
     converted[static_cast<std::size_t>(i)] = bits;
+  }
+  if (rounded > 0) {
+    log(LogLevel::warn, "{}: {} of {} values were rounded to bf16, by at most 2^-9 of each", describe(tensor), rounded,
+        out * in);
   }
   builder.values(converted.data(), converted.size() * 2, in * 2, 2, nullptr);
   return builder.take();

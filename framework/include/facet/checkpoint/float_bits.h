@@ -4,18 +4,12 @@
 #include <bit>
 #include <cstdint>
 
+#include "facet/sdk/numeric.h"
+
 namespace facet {
 
-inline float bf16_to_float(std::uint16_t bits) noexcept {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-// Nearest bf16, ties to even; NaN stays NaN.
-inline std::uint16_t float_to_bf16(float value) noexcept {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
+using sdk::bf16_to_float;
+using sdk::float_to_bf16;
 
 inline float f16_to_float(std::uint16_t half) noexcept {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;

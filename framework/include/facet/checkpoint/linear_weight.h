@@ -47,7 +47,9 @@ class LinearWeight {
 };
 
 // Loads the weight [out, in] of `module` (a full name without ".weight").
-//   dense:     module.weight, BF16. F16 and F32 are taken only when every value is exact in bf16; otherwise Error.
+//   dense:     module.weight, BF16. F32 is taken only when every value is exact in bf16, otherwise Error; F16 is
+//   rounded
+//              to bf16, with a warning that counts the values (relative error at most 2^-9).
 //   quantized: module.weight_packed  I32 [out, ceil(in * bits / 32)], element i in bits bits*(i % per_word) of word i /
 //   per_word,
 //                                    stored code = q + 8 (4 bits) or q + 128 (8 bits)
