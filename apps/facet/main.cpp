@@ -18,9 +18,7 @@ void explain_unknown_command(const CLI::App& app, int argc, char** argv) {
              near.empty() ? "" : fmt::format("; did you mean '{}'?", near), fmt::join(known, ", "));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_command(int argc, char** argv) {
   using namespace facet;
   CLI::App app{"Facet: plugin-based inference for Gemma 4 in INT4"};
   app.set_version_flag("--version", FACET_VERSION);
@@ -38,8 +36,18 @@ int main(int argc, char** argv) {
   } catch (const Error& error) {
     fmt::print(stderr, "facet: {} error: {}\n", to_string(error.kind()), error.full_text());
     return exit_code(error.kind());
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "facet: {}\n", error.what());
-    return exit_code(ErrorKind::run);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run_command(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "facet: %s\n", error.what());
+  } catch (...) {
+    std::fputs("facet: an exception of unknown type\n", stderr);
+  }
+  return 1;
 }

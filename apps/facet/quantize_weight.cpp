@@ -40,7 +40,7 @@ LinearWeight to_bf16(const LinearWeight& weight) {
 }  // namespace
 
 LinearWeight quantize_weight(const LinearWeight& weight, const LinearFormat& format) {
-  const LinearWeight dense = to_bf16(weight);
+  LinearWeight dense = to_bf16(weight);
   if (format.format == abi::WeightFormat::bf16) return dense;
   const quantizer::Matrix matrix{"output head", quantizer::Matrix::Type::bf16, dense.view().values,
                                  dense.out_features(), dense.in_features()};

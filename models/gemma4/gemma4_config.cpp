@@ -183,7 +183,9 @@ ModelConfig parse_config(const std::string& config_json, const std::string& file
   config.soft_cap =
       text.find("final_logit_softcapping") != nullptr ? static_cast<float>(text.real("final_logit_softcapping")) : 0.0f;
   config.embedding_scale = sdk::bf16_to_float(sdk::float_to_bf16(std::sqrt(static_cast<float>(config.hidden))));
+  // Nested files may say it inside or outside; the inner one is the text model's own.
   const Json* tied = text.find("tie_word_embeddings");
+  if (tied == nullptr && root.contains("tie_word_embeddings")) tied = &root["tie_word_embeddings"];
   config.tied_head = tied == nullptr || !tied->is_boolean() || tied->get<bool>();
   check_unsupported(text, problems);
   read_layers(text, config, problems);

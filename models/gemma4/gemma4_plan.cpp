@@ -103,7 +103,7 @@ void ModelPlan::plan_attention(const Config& config, PluginRegistry& registry, a
     groups.push_back(std::move(assembly.cache));
     attention_.push_back(std::move(assembly.attention));
   }
-  kv_ = std::make_unique<KvManager>(std::move(groups));
+  kv_ = std::make_unique<KvManager>(std::move(groups), limits.max_sequences);
 }
 
 LinearSpec ModelPlan::spec(std::int32_t layer, std::vector<std::string> names, std::vector<std::int64_t> out,

@@ -69,8 +69,9 @@ Ids greedy_continuation(Ids prompt, std::int64_t count, std::int64_t window) {
   return output;
 }
 
-StubModel::StubModel(std::vector<KvGroup> groups, Backend& backend, std::int64_t max_step_tokens, std::int64_t window)
-    : kv_(std::move(groups)), max_step_tokens_(max_step_tokens), window_(window) {
+StubModel::StubModel(std::vector<KvGroup> groups, std::int64_t max_sequences, Backend& backend,
+                     std::int64_t max_step_tokens, std::int64_t window)
+    : kv_(std::move(groups), max_sequences), max_step_tokens_(max_step_tokens), window_(window) {
   kv_.allocate(backend);
   for (KvGroup& group : kv_.groups()) std::memset(group.pool.data(), 0xff, group.pool.bytes());
 }

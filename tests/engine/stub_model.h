@@ -27,7 +27,8 @@ Ids greedy_continuation(Ids prompt, std::int64_t count, std::int64_t window);
 class StubModel final : public Model {
  public:
   // Groups must already be planned; pools are filled with NaN.
-  StubModel(std::vector<KvGroup> groups, Backend& backend, std::int64_t max_step_tokens, std::int64_t window);
+  StubModel(std::vector<KvGroup> groups, std::int64_t max_sequences, Backend& backend, std::int64_t max_step_tokens,
+            std::int64_t window);
 
   std::int64_t vocabulary() const override { return kStubVocabulary; }
   std::int64_t max_step_tokens() const override { return max_step_tokens_; }

@@ -88,7 +88,8 @@ void World::build_model() {
   std::vector<KvGroup> groups;
   groups.push_back(make_group(*registry, options, true));
   groups.push_back(make_group(*registry, options, false));
-  model = std::make_unique<StubModel>(std::move(groups), *backend, options.max_step_tokens, options.window);
+  model = std::make_unique<StubModel>(std::move(groups), options.max_sequences, *backend, options.max_step_tokens,
+                                      options.window);
 }
 
 std::uint64_t World::ask(Ids prompt, std::int64_t max_tokens) {

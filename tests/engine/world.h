@@ -1,4 +1,4 @@
-// A whole engine over the stub model: cache and scheduler plugins as built, loaded as the program loads them.
+// A whole engine over a model without weights: cache and scheduler plugins as built, loaded as the program loads them.
 #pragma once
 
 #include <gtest/gtest.h>

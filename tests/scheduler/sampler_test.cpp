@@ -191,7 +191,8 @@ TEST(Sampler, LogProbabilityOfLargeVocabulariesIsExact) {
     const auto result = sampler.sample(logits, {}, {});
     ASSERT_TRUE(result.ok) << result.error;
     // e^x within 2e-7 and float sums of 64 terms (64 x 2^-24) relative, then one float of at most 20.
-    EXPECT_NEAR(log_probability(logits, result.id), static_cast<double>(logits[static_cast<std::size_t>(result.id)]) - std::log(sum),
+    EXPECT_NEAR(log_probability(logits, result.id),
+                static_cast<double>(logits[static_cast<std::size_t>(result.id)]) - std::log(sum),
                 2e-7 + 64 * 0x1p-24 + 20 * 0x1p-24);
   }
 }

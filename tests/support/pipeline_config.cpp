@@ -10,7 +10,9 @@ std::string PipelineConfig::to_toml() const {
       "[engine]\ndevice = \"cpu\"\nmax_sequences = {}\nmax_context = {}\nmax_step_tokens = {}\nprefill_chunk = {}\n"
       "threads = {}\n\n",
       max_sequences, max_context, max_step_tokens, prefill_chunk, threads);
-  text += fmt::format("[linear]\nplugin = \"{}\"\n\n[attention]\nplugin = \"{}\"\n\n", linear, attention);
+  // INT4 kernels refuse the bf16 head of most checkpoints.
+  text += fmt::format("[linear]\nplugin = \"{}\"\n{}\n[attention]\nplugin = \"{}\"\n\n", linear,
+                      linear == "dense" ? "" : "fallback = [\"dense\"]\n", attention);
   for (const auto& [group, policy] : {std::pair{"sliding", sliding}, std::pair{"global", global}}) {
     text += fmt::format("[kv_cache.{0}]\nplugin = \"{1}\"\n[kv_cache.{0}.options]\nstorage = \"{2}\"\n\n", group,
                         policy, storage);

@@ -39,12 +39,15 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 }  // namespace
 
-void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
+void set_log_level(LogLevel level) {
+  logger().set_level(to_spdlog(level));
+}
 
 LogLevel log_level() {
   const spdlog::level::level_enum level = logger().level();
   if (level == spdlog::level::off) return LogLevel::off;
-  return level == spdlog::level::err || level == spdlog::level::critical ? LogLevel::error : static_cast<LogLevel>(level);
+  return level == spdlog::level::err || level == spdlog::level::critical ? LogLevel::error
+                                                                         : static_cast<LogLevel>(level);
 }
 
 LogLevel parse_log_level(std::string_view name) {
@@ -55,6 +58,8 @@ LogLevel parse_log_level(std::string_view name) {
   throw_error(ErrorKind::usage, "unknown log level '{}'; use trace, debug, info, warn, error or off", name);
 }
 
-void log_text(LogLevel level, std::string_view text) { logger().log(to_spdlog(level), "{}", text); }
+void log_text(LogLevel level, std::string_view text) {
+  logger().log(to_spdlog(level), "{}", text);
+}
 
 }  // namespace facet

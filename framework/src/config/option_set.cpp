@@ -175,7 +175,7 @@ OptionSet resolve_options(const abi::PluginDescriptor& descriptor, const PluginC
       }
       given[index] = true;
       if (!mistake.empty())
-        mistake = fmt::format("option of plugin '{}' {}", descriptor.name, descriptor.version) + " " + mistake;
+        mistake = fmt::format("option of plugin '{}' {} {}", descriptor.name, descriptor.version, mistake);
     }
     if (!mistake.empty()) problems.add("{}{}", config::place(file, entry.line, entry.key_path), mistake);
   }

@@ -108,7 +108,7 @@ std::string TableReader::text(std::string_view key, std::string_view standard) c
 
 std::string TableReader::choice(std::string_view key, std::string_view standard,
                                 const std::vector<std::string>& choices) const {
-  const std::string value = text(key, standard);
+  std::string value = text(key, standard);
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return value;
   const std::string near = nearest_name(folded(value), choices);
   error(key, fmt::format("must be one of {}, found {}{}", joined(choices), in_quotes(value),

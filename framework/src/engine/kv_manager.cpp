@@ -5,7 +5,8 @@
 
 namespace facet {
 
-KvManager::KvManager(std::vector<KvGroup> groups) : groups_(std::move(groups)) {
+KvManager::KvManager(std::vector<KvGroup> groups, std::int64_t max_sequences)
+    : groups_(std::move(groups)), max_sequences_(max_sequences) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     KvGroup& group = groups_[g];
     group.views.resize(group.spec.layers.size());

@@ -98,7 +98,7 @@ struct Search {
 
 }  // namespace
 
-PluginRegistry::PluginRegistry(const abi::HostTable* host, std::vector<fs::path> extra)
+PluginRegistry::PluginRegistry(const abi::HostTable* host, const std::vector<fs::path>& extra)
     : impl_(std::make_unique<Impl>(Impl{host, search_places(extra), {}})) {
   if (host == nullptr) throw_error(ErrorKind::plugin, "a plugin registry needs a host table, got null");
   for (const SearchPlace& place : impl_->places) impl_->directories.push_back(place.directory);

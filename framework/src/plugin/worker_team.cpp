@@ -76,7 +76,7 @@ struct WorkerTeam::Team {
 
   void note(std::exception_ptr error) {
     const std::lock_guard lock(error_mutex);
-    if (!first_error) first_error = error;
+    if (!first_error) first_error = std::move(error);
     failed.store(true, std::memory_order_release);
   }
 

@@ -65,7 +65,8 @@ class Engine {
 
   // Results of finished requests, in order of finishing; each is returned once.
   std::vector<RequestResult> take_finished();
-  // Called for each generated token, stop ids included, from within step().
+  // Called for each generated token, stop ids included, from within step(). What it throws fails the requests of the
+  // batch.
   std::function<void(std::uint64_t id, std::int32_t token)> on_token;
 
   // Microseconds since construction or restart_clock(). Replaced in tests by a clock of their own.

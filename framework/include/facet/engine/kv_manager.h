@@ -48,7 +48,10 @@ enum class KvResult { ok, no_memory };
 // Sequences live in all groups or in none.
 class KvManager {
  public:
-  explicit KvManager(std::vector<KvGroup> groups);
+  // max_sequences: open at the same time, as every group was planned for.
+  KvManager(std::vector<KvGroup> groups, std::int64_t max_sequences);
+
+  std::int64_t max_sequences() const { return max_sequences_; }
 
   const std::vector<KvGroup>& groups() const { return groups_; }
   std::vector<KvGroup>& groups() { return groups_; }
@@ -87,6 +90,7 @@ class KvManager {
 
  private:
   std::vector<KvGroup> groups_;
+  std::int64_t max_sequences_;
   std::vector<std::pair<std::size_t, std::size_t>> layer_view_;  // model layer -> group, index in group
 };
 

@@ -81,7 +81,7 @@ class PluginRegistry {
   // Directories searched for names, in order: `extra` (config file's [plugins] path, then --plugin-dir),
   // FACET_PLUGIN_PATH (colon separated), then beside the program: <bin>/../lib/facet/plugins. The working directory is
   // never searched.
-  PluginRegistry(const abi::HostTable* host, std::vector<std::filesystem::path> extra);
+  PluginRegistry(const abi::HostTable* host, const std::vector<std::filesystem::path>& extra);
   ~PluginRegistry();
   PluginRegistry(PluginRegistry&&) noexcept;
 

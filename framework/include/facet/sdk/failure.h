@@ -83,4 +83,29 @@ void require_supported(Check&& check) {
   if (!reasons.ok()) throw Failure(abi::Status::unsupported, text);
 }
 
+// The answer to supports(): 1 when `check(Reasons&)` finds nothing against the problem.
+template <typename Check>
+std::uint32_t answer_supports(abi::TextSink sink, Check&& check) noexcept {
+  bool ok = false;
+  guarded(sink, [&] {
+    Reasons reasons(sink);
+    check(reasons);
+    ok = reasons.ok();
+  });
+  return ok ? 1 : 0;
+}
+
+// The answer to layouts(): copies what `offer()` lists into out[0, capacity) and returns how many there are.
+template <typename Value, typename Offer>
+std::uint32_t answer_list(Value* out, std::uint32_t capacity, Offer&& offer) noexcept {
+  std::uint32_t count = 0;
+  guarded(no_text(), [&] {
+    for (const Value& value : offer()) {
+      if (count < capacity) out[count] = value;
+      ++count;
+    }
+  });
+  return count;
+}
+
 }  // namespace facet::sdk

@@ -45,24 +45,11 @@ class KvCacheBase : public abi::KvCache {
   virtual void report(abi::KvUsage& usage) const = 0;
 
   std::uint32_t supports(const abi::KvProblem& problem, abi::TextSink sink) const noexcept final {
-    bool ok = false;
-    guarded(sink, [&] {
-      Reasons reasons(sink);
-      check(problem, reasons);
-      ok = reasons.ok();
-    });
-    return ok ? 1 : 0;
+    return answer_supports(sink, [&](Reasons& reasons) { check(problem, reasons); });
   }
   std::uint32_t layouts(const abi::KvProblem& problem, abi::KvLayout* out,
                         std::uint32_t capacity) const noexcept final {
-    std::uint32_t count = 0;
-    guarded(no_text(), [&] {
-      for (const abi::KvLayout& layout : offer(problem)) {
-        if (count < capacity) out[count] = layout;
-        ++count;
-      }
-    });
-    return count;
+    return answer_list(out, capacity, [&] { return offer(problem); });
   }
   abi::Status plan(const abi::KvProblem& problem, const abi::KvLayout& layout, abi::KvPlan* plan,
                    abi::TextSink error) noexcept final {

@@ -38,13 +38,7 @@ class LinearBase : public abi::Linear {
   virtual void launch(const PlanT& plan, const abi::LinearArgs& args) = 0;
 
   std::uint32_t supports(const abi::LinearProblem& problem, abi::TextSink sink) const noexcept final {
-    bool ok = false;
-    guarded(sink, [&] {
-      Reasons reasons(sink);
-      check(problem, reasons);
-      ok = reasons.ok();
-    });
-    return ok ? 1 : 0;
+    return answer_supports(sink, [&](Reasons& reasons) { check(problem, reasons); });
   }
   abi::Status plan(const abi::LinearProblem& problem, abi::LinearPlan* plan, abi::TextSink error) noexcept final {
     return guarded(error, [&] {

@@ -1,0 +1,154 @@
+// The second half of a step: the accepted plan becomes one ragged batch, and its logits become tokens.
+#include <algorithm>
+#include <cmath>
+
+#include "facet/base/log.h"
+#include "facet/engine/engine.h"
+#include "sequence.h"
+
+namespace facet {
+
+struct Engine::Batch {
+  std::vector<std::int32_t> ids, positions, sequence, token_begin, first_position;
+  std::vector<std::uint64_t> sequence_ids;
+};
+
+Engine::Batch Engine::make_batch(const std::vector<Sequence*>& scheduled) const {
+  Batch batch;
+  batch.token_begin.push_back(0);
+  for (std::size_t index = 0; index < scheduled.size(); ++index) {
+    const Sequence& sequence = *scheduled[index];
+    batch.sequence_ids.push_back(sequence.id());
+    batch.first_position.push_back(static_cast<std::int32_t>(sequence.computed));
+    for (std::int64_t i = 0; i < sequence.scheduled; ++i) {
+      batch.ids.push_back(sequence.tokens[static_cast<std::size_t>(sequence.computed + i)]);
+      batch.positions.push_back(static_cast<std::int32_t>(sequence.computed + i));
+      batch.sequence.push_back(static_cast<std::int32_t>(index));
+    }
+    batch.token_begin.push_back(static_cast<std::int32_t>(batch.ids.size()));
+  }
+  return batch;
+}
+
+void Engine::run_batch(const std::vector<Sequence*>& scheduled) {
+  const Batch batch = make_batch(scheduled);
+  StepInput input;
+  input.ids = batch.ids.data();
+  input.positions = batch.positions.data();
+  input.sequence = batch.sequence.data();
+  input.batch.size = sizeof input.batch;
+  input.batch.sequence_count = static_cast<std::int32_t>(scheduled.size());
+  input.batch.token_count = static_cast<std::int64_t>(batch.ids.size());
+  input.batch.token_begin = batch.token_begin.data();
+  input.batch.first_position = batch.first_position.data();
+  try {
+    model_.kv().begin_step(batch.sequence_ids);
+    model_.forward(input);
+    for (std::size_t index = 0; index < scheduled.size(); ++index) {
+      const Sequence& sequence = *scheduled[index];
+      model_.kv().commit(sequence.id(),
+                         {sequence.tokens.data() + sequence.computed, static_cast<std::size_t>(sequence.scheduled)});
+    }
+    // Here every row of the step is held; sequences that finish below give theirs back.
+    const KvManager::Bytes bytes = model_.kv().bytes();
+    metrics_.peak_kv_reserved = std::max(metrics_.peak_kv_reserved, bytes.reserved);
+    metrics_.peak_kv_used = std::max(metrics_.peak_kv_used, bytes.used);
+    read_logits(scheduled, batch);
+  } catch (const Error& error) {
+    fail_batch(scheduled, error.full_text());
+  } catch (const std::exception& error) {
+    fail_batch(scheduled, error.what());
+  }
+}
+
+// What goes wrong inside a batch ends the requests of that batch, not the engine.
+void Engine::fail_batch(const std::vector<Sequence*>& scheduled, const std::string& text) {
+  log(LogLevel::error, "step {}: {}", step_, text);
+  for (Sequence* sequence : scheduled) {
+    if (!sequence->done) finish(*sequence, FinishReason::error, text);
+  }
+}
+
+// Rows of the batch whose logits somebody wants, handled in blocks the model can hold.
+void Engine::read_logits(const std::vector<Sequence*>& scheduled, const Batch& batch) {
+  struct Wanted {
+    Sequence* sequence;
+    std::int64_t offset;  // in the sequence's tokens of this step
+  };
+  std::vector<Wanted> wanted;
+  std::vector<std::int32_t> rows;
+  for (std::size_t index = 0; index < scheduled.size(); ++index) {
+    Sequence& sequence = *scheduled[index];
+    const bool complete = sequence.scheduled == sequence.pending();
+    for (std::int64_t offset = 0; offset < sequence.scheduled; ++offset) {
+      const bool last = complete && offset + 1 == sequence.scheduled;
+      const bool score = sequence.request.score && !last && sequence.computed + offset >= sequence.scored;
+      if (!score && !(last && sequence.generated() < sequence.request.max_tokens)) continue;
+      wanted.push_back({&sequence, offset});
+      rows.push_back(batch.token_begin[index] + static_cast<std::int32_t>(offset));
+    }
+  }
+  const auto block = static_cast<std::size_t>(model_.max_logit_rows());
+  for (std::size_t begin = 0; begin < rows.size(); begin += block) {
+    const std::size_t count = std::min(block, rows.size() - begin);
+    const float* logits = model_.logits({rows.data() + begin, count});
+    for (std::size_t i = 0; i < count; ++i) {
+      take_row(*wanted[begin + i].sequence, wanted[begin + i].offset,
+               logits + static_cast<std::int64_t>(i) * model_.vocabulary());
+    }
+  }
+  for (Sequence* sequence : scheduled) {
+    if (sequence->done) continue;
+    sequence->computed += sequence->scheduled;
+    if (sequence->request.max_tokens == sequence->generated() && sequence->pending() <= 1)
+      finish(*sequence, FinishReason::length);
+  }
+}
+
+// One row of logits: either the next token is known and scored, or it is chosen.
+void Engine::take_row(Sequence& sequence, std::int64_t offset, const float* logits) {
+  if (sequence.done) return;
+  const std::span<const float> row(logits, static_cast<std::size_t>(model_.vocabulary()));
+  const std::int64_t position = sequence.computed + offset;
+  const auto next = static_cast<std::size_t>(position + 1);
+  if (next < sequence.tokens.size()) {
+    add_score(sequence, position, row, sequence.tokens[next]);
+    return;
+  }
+  const auto output = static_cast<std::size_t>(sequence.generated());
+  if (output < sequence.request.forced.size()) {
+    const std::int32_t token = sequence.request.forced[output];
+    if (sequence.request.score) add_score(sequence, position, row, token);
+    if (!sequence.done) accept_token(sequence, token);
+    return;
+  }
+  const Sampler::Result sampled = sequence.sampler.sample({logits, static_cast<std::size_t>(model_.vocabulary())},
+                                                          sequence.result.prompt, sequence.result.ids);
+  if (!sampled.ok) {
+    finish(sequence, FinishReason::error, sampled.error);
+    return;
+  }
+  accept_token(sequence, sampled.id);
+}
+
+// A NaN must not hide in a mean: it fails the request.
+void Engine::add_score(Sequence& sequence, std::int64_t position, std::span<const float> logits, std::int32_t token) {
+  const double nll = -log_probability(logits, token);
+  if (std::isnan(nll)) {
+    finish(sequence, FinishReason::error, fmt::format("the logits at position {} hold NaN", position));
+    return;
+  }
+  sequence.result.nll.push_back(nll);
+  sequence.scored = position + 1;
+}
+
+void Engine::accept_token(Sequence& sequence, std::int32_t token) {
+  sequence.tokens.push_back(token);
+  sequence.result.ids.push_back(token);
+  sequence.result.token_us.push_back(now_us());
+  if (on_token) on_token(sequence.id(), token);
+  const std::vector<std::int32_t>& stops = sequence.request.stop_ids;
+  if (std::find(stops.begin(), stops.end(), token) != stops.end()) finish(sequence, FinishReason::stop);
+}
+
+}  // namespace facet
