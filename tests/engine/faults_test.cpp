@@ -221,19 +221,32 @@ TEST(Cache, ItsErrorInsideASchedulerReachesTheCaller) {
   WorldOptions options;
   options.max_sequences = 2;
   World world(options);
-  // More slots than the caches were planned for.
-  Engine engine(*world.model, world.scheduler, EngineLimits{3, 64, 64});
-  for (std::uint64_t i = 0; i < 3; ++i) {
-    Request request;
-    request.prompt = some_ids(4, i);
-    request.max_tokens = 3;
-    engine.submit(request);
-  }
+  // Somebody else holds every slot of the caches.
+  const Ids others = some_ids(4, 9);
+  for (const std::uint64_t id : {1001, 1002}) world.model->kv().open(id, others, 0, 0);
+  Engine engine(*world.model, world.scheduler, EngineLimits{2, 64, 64});
+  Request request;
+  request.prompt = some_ids(4, 1);
+  request.max_tokens = 3;
+  engine.submit(request);
   try {
     engine.step();
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
     EXPECT_THAT(error.full_text(), testing::AllOf(HasSubstr("kv_cache plugin 'static'"), HasSubstr("opening")));
+  }
+}
+
+TEST(Limits, MoreSequencesThanTheCachesWerePlannedForAreRefused) {
+  WorldOptions options;
+  options.max_sequences = 2;
+  World world(options);
+  try {
+    Engine engine(*world.model, world.scheduler, EngineLimits{3, 64, 64});
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_THAT(error.message(), testing::AllOf(HasSubstr("max_sequences 3"), HasSubstr("the 2 the caches")));
   }
 }
 
