@@ -30,6 +30,23 @@ TEST_F(CreateTest, UnavailableGivesAllReasons) {
                     HasSubstr("no device of this sort; no driver either"), HasSubstr("choose another plugin")));
 }
 
+// A CUDA plugin with the static runtime loads everywhere; only its probe needs the driver.
+TEST_F(CreateTest, CudaPluginLoadsWithoutADriver) {
+#ifdef FACET_HAS_CUDA
+  PluginRegistry plugins = registry();
+  const LoadedPlugin& plugin = plugins.load_file(fixture("cuda_probe"));
+  EXPECT_STREQ(plugin.descriptor->name, "cuda_probe");
+  if (fs::exists("/dev/nvidiactl")) {
+    EXPECT_TRUE(plugins.create<abi::Scheduler>(plugin, OptionSet(*plugin.descriptor)));
+    return;
+  }
+  const std::string text = refusal([&] { plugins.create<abi::Scheduler>(plugin, OptionSet(*plugin.descriptor)); });
+  EXPECT_THAT(text, AllOf(HasSubstr("probe says unavailable"), HasSubstr("no CUDA device can be used")));
+#else
+  GTEST_SKIP() << "built without CUDA: no nvcc was found, or FACET_CUDA is OFF";
+#endif
+}
+
 TEST_F(CreateTest, ThrowingCreate) {
   EXPECT_THAT(create_refusal("throwing_create"),
               AllOf(HasSubstr("create says failed"), HasSubstr("unknown exception"), HasSubstr("must not throw")));

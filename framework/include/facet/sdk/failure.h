@@ -64,9 +64,21 @@ class Reasons {
   bool ok_ = true;
 };
 
+namespace detail {
+
+inline void drop_line(void* /*context*/, const char* /*text*/, std::uint64_t /*size*/) {}
+
+inline void join_line(void* context, const char* line, std::uint64_t size) {
+  auto& joined = *static_cast<std::string*>(context);
+  if (!joined.empty()) joined += "; ";
+  joined.append(line, size);
+}
+
+}  // namespace detail
+
 // A sink that drops what it gets, for predicates whose text nobody asked for.
 inline abi::TextSink no_text() {
-  return {nullptr, [](void*, const char*, std::uint64_t) {}};
+  return {nullptr, detail::drop_line};
 }
 
 // Throws Failure with all reasons joined when `check(Reasons&)` finds any: plan() shares the predicate of supports()
@@ -74,11 +86,7 @@ inline abi::TextSink no_text() {
 template <typename Check>
 void require_supported(Check&& check) {
   std::string text;
-  Reasons reasons({&text, [](void* context, const char* line, std::uint64_t size) {
-                     auto& joined = *static_cast<std::string*>(context);
-                     if (!joined.empty()) joined += "; ";
-                     joined.append(line, size);
-                   }});
+  Reasons reasons({&text, detail::join_line});
   check(reasons);
   if (!reasons.ok()) throw Failure(abi::Status::unsupported, text);
 }
