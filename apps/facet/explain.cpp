@@ -12,6 +12,7 @@ namespace {
 struct ExplainOptions {
   std::string config;
   bool all = false;
+  bool resolved = false;
 };
 
 // {0,1,2,4} -> "0-2,4"
@@ -123,6 +124,10 @@ void print_groups(const Json& document) {
 }
 
 void explain(const ExplainOptions& options, const GlobalOptions& global) {
+  if (options.resolved) {
+    fmt::print("{}", to_toml(load_config(options.config)));
+    return;
+  }
   const auto pipeline = open_pipeline(options.config, global, false);
   const Json document = explain_json(*pipeline, options.all);
   if (global.json) {
@@ -142,6 +147,8 @@ void add_explain(CLI::App& app, GlobalOptions& global) {
   CLI::App* command = app.add_subcommand("explain", "Which plugin serves what, and why the others do not");
   auto options = std::make_shared<ExplainOptions>();
   command->add_option("config", options->config, "TOML file")->required();
+  command->add_flag("--resolved", options->resolved,
+                    "Print the configuration with every value written out, as TOML, and stop");
   command->add_flag("--all", options->all, "Also ask every other installed linear and attention plugin");
   add_global_options(*command, global);
   command->callback([options, &global] {

@@ -130,5 +130,17 @@ TEST_F(ExplainTest, AWrongKeyIsAConfigError) {
   EXPECT_THAT(run.err, AllOf(HasSubstr("plugn"), HasSubstr("config.toml:")));
 }
 
+// What is printed can be used as the configuration: it resolves to itself.
+TEST_F(ExplainTest, TheResolvedConfigurationIsOne) {
+  ConfigText text;
+  text.linear = kMixedRules;
+  const ProgramResult first = explain(text, {"--resolved"});
+  ASSERT_EQ(first.exit_code, 0) << first.text();
+  EXPECT_THAT(first.out, AllOf(HasSubstr("prefill_chunk"), HasSubstr("fallback"), HasSubstr("w4a16")));
+  const ProgramResult second = run_facet({"explain", write("resolved.toml", first.out), "--resolved"});
+  ASSERT_EQ(second.exit_code, 0) << second.text();
+  EXPECT_EQ(second.out, first.out);
+}
+
 }  // namespace
 }  // namespace facet::cli_test
