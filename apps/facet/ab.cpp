@@ -3,6 +3,7 @@
 
 #include "ab_report.h"
 #include "facet/base/log.h"
+#include "request_file.h"
 
 namespace facet::cli {
 namespace {
@@ -14,17 +15,36 @@ void write_document(const std::string& file, const Json& document) {
   if (!out) throw_error(ErrorKind::run, "{}: cannot be written; give --out a file in a folder that exists", file);
 }
 
+// Before hours of measuring: a file that cannot be written is noticed while nothing is lost.
+void check_writable(const std::string& file) {
+  namespace fs = std::filesystem;
+  const fs::path path = file;
+  std::error_code error;
+  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  if (!fs::is_directory(parent, error))
+    throw_error(ErrorKind::usage, "--out {}: {} is no folder; create it first", file, parent.string());
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_directory(status)) throw_error(ErrorKind::usage, "--out {}: is a folder; name a file in it", file);
+  if (fs::exists(status) && !fs::is_regular_file(status)) return;  // opening a pipe would wait for its reader
+  const bool linked = fs::is_symlink(fs::symlink_status(path, error));
+  std::ofstream out(file, std::ios::app);
+  if (!out) throw_error(ErrorKind::usage, "--out {}: cannot be opened for writing", file);
+  out.close();
+  if (!fs::exists(status) && !linked) fs::remove(path, error);
+}
+
 void ab(const AbOptions& options, const GlobalOptions& global) {
+  if (!options.out.empty()) check_writable(options.out);
   std::vector<AbVariant> variants = plan_variants(options, global);
   const std::vector<std::size_t> order = measure_variants(variants, options);
   require_activation(variants);
   const Json document = ab_json(variants, order, options);
-  if (!options.out.empty()) write_document(options.out, document);
   if (global.json) {
     print_json(document);
   } else {
     print_ab(document);
   }
+  if (!options.out.empty()) write_document(options.out, document);
 }
 
 }  // namespace
@@ -43,11 +63,12 @@ void add_ab(CLI::App& app, GlobalOptions& global) {
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1000}))
       ->capture_default_str();
   command->add_option("--max-tokens", options->max_tokens, "Tokens to generate at most where a request does not say")
+      ->transform(whole_number(0, kMostTokens))
       ->capture_default_str();
   command->add_flag("--chat", options->chat, "Put text prompts into the chat format as the user's turn");
   command->add_flag("--ignore-eos", options->ignore_eos, "Do not stop at the model's end tokens");
   command->add_flag("--no-nll", options->skip_nll, "Leave out the scoring round that compares log-likelihoods");
-  command->add_option("--out", options->out, "Also write the JSON document to this file");
+  command->add_option("--out", options->out, "Also write the JSON document to this file")->check(not_empty());
   add_global_options(*command, global);
   command->callback([options, &global] {
     set_log_level(parse_log_level(global.log_level));

@@ -8,15 +8,15 @@ namespace facet::cli {
 namespace {
 
 // Requests whose sampling has no seed get one, so that all variants draw the same numbers.
-std::vector<Request> read_ab_requests(const AbOptions& options, gemma4::Pipeline& pipeline) {
+void read_ab_requests(const AbOptions& options, AbVariant& variant) {
   Request defaults;
   defaults.max_tokens = options.max_tokens;
-  if (!options.ignore_eos) defaults.stop_ids = pipeline.stop_ids();
-  std::vector<Request> requests = read_requests(options.requests, pipeline, defaults, options.chat);
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    if (!requests[i].sampling.seed) requests[i].sampling.seed = i;
+  if (!options.ignore_eos) defaults.stop_ids = variant.pipeline->stop_ids();
+  variant.requests = read_requests(options.requests, *variant.pipeline, defaults, options.chat, &variant.places);
+  for (std::size_t i = 0; i < variant.requests.size(); ++i) {
+    std::optional<std::uint64_t>& seed = variant.requests[i].sampling.seed;
+    if (!seed) seed = i;
   }
-  return requests;
 }
 
 void check_same_prompts(const AbVariant& a, const AbVariant& b, const std::string& file) {
@@ -39,8 +39,8 @@ std::vector<RequestResult> run_all(AbVariant& variant, Engine& engine, const std
     try {
       engine.submit(std::move(request));
     } catch (Error& error) {
-      error.add_context(fmt::format("in request {} of {}, variant {} ({})", i + 1, requests.size(), variant.name,
-                                    variant.pipeline->config().file.string()));
+      error.add_context(fmt::format("in request {} of {} ({}), variant {} ({})", i + 1, requests.size(),
+                                    variant.places[i], variant.name, variant.pipeline->config().file.string()));
       throw;
     }
   }
@@ -49,7 +49,8 @@ std::vector<RequestResult> run_all(AbVariant& variant, Engine& engine, const std
   std::sort(results.begin(), results.end(), [](const RequestResult& a, const RequestResult& b) { return a.id < b.id; });
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (results[i].finish_reason == FinishReason::error) {
-      throw_error(ErrorKind::run, "variant {}: request {} failed: {}", variant.name, i + 1, results[i].error);
+      throw_error(ErrorKind::run, "variant {}: request {} ({}) failed: {}", variant.name, i + 1, variant.places[i],
+                  results[i].error);
     }
   }
   return results;
@@ -118,7 +119,7 @@ std::vector<AbVariant> plan_variants(const AbOptions& options, const GlobalOptio
     variants.push_back(std::move(variant));
   }
   for (AbVariant& variant : variants) {
-    variant.requests = read_ab_requests(options, *variant.pipeline);
+    read_ab_requests(options, variant);
     check_same_prompts(variants.front(), variant, options.requests);
   }
   return variants;

@@ -18,6 +18,7 @@ struct AbVariant {
   std::string shares_with;  // name of the variant whose checkpoint, threads and packed weights it uses; empty: its own
   std::unique_ptr<gemma4::Pipeline> pipeline;
   std::vector<Request> requests;
+  std::vector<std::string> places;       // [requests]: "file:line"
   std::vector<AbRound> rounds;           // measured ones
   std::vector<PluginUse> uses;           // calls and time in measured rounds only
   std::vector<std::vector<double>> nll;  // [requests]: of the first variant's outputs; empty when not asked for

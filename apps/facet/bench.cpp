@@ -8,6 +8,7 @@
 #include "facet/base/log.h"
 #include "facet/measure/machine_limits.h"
 #include "facet/measure/percentiles.h"
+#include "request_file.h"
 
 namespace facet::cli {
 namespace {
@@ -268,7 +269,9 @@ void add_bench(CLI::App& app, GlobalOptions& global) {
       ->add_option("--repeat", options->repeat, "Measured repeats of each combination, after one that is not counted")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100000}))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "Seed of the token ids")->capture_default_str();
+  command->add_option("--seed", options->seed, "Seed of the token ids")
+      ->transform(whole_number(0, UINT64_MAX))
+      ->capture_default_str();
   add_global_options(*command, global);
   command->callback([options, &global] {
     set_log_level(parse_log_level(global.log_level));

@@ -36,11 +36,13 @@ void eval(const EvalOptions& options, const GlobalOptions& global) {
     throw_error(ErrorKind::usage, "--path: '{}' is unknown; use prefill or decode", options.path);
   }
   const std::vector<std::vector<std::int32_t>> sequences = read_token_lines(options.tokens);
-  const auto pipeline = open_pipeline(options.config, global, true);
-  const auto engine = pipeline->make_engine();
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i].size() < 2)
       throw_error(ErrorKind::usage, "{}: sequence {} has fewer than 2 tokens", options.tokens, i + 1);
+  }
+  const auto pipeline = open_pipeline(options.config, global, true);
+  const auto engine = pipeline->make_engine();
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
     try {
       engine->submit(make_request(sequences[i], options.path == "decode"));
     } catch (Error& error) {
@@ -61,7 +63,7 @@ void eval(const EvalOptions& options, const GlobalOptions& global) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     const RequestResult& result = results[i];
     if (result.finish_reason == FinishReason::error)
-      throw_error(ErrorKind::run, "sequence {} failed: {}", i + 1, result.error);
+      throw_error(ErrorKind::run, "{}: sequence {} failed: {}", options.tokens, i + 1, result.error);
     Sum sum;
     for (const double nll : result.nll) sum.nll += nll;
     sum.count = static_cast<std::int64_t>(result.nll.size());

@@ -1,9 +1,12 @@
 // facet quantize: a bf16 checkpoint to INT4 in compressed-tensors layout.
 #include "quantize_weight.h"
 
+#include <csignal>
+
 #include "common.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
+#include "request_file.h"
 
 namespace facet::cli {
 namespace {
@@ -16,6 +19,8 @@ struct QuantizeOptions {
 };
 
 void quantize(const QuantizeOptions& options, const GlobalOptions& global) {
+  // Past the limit on file sizes a write then fails with an error, and the partial folder is removed.
+  std::signal(SIGXFSZ, SIG_IGN);
   const bool search = options.scales == "search";
   QuantizeJob job;
   job.in = options.in;
@@ -51,7 +56,9 @@ void add_quantize(CLI::App& app, GlobalOptions& global) {
   CLI::App* command = app.add_subcommand("quantize", "Turn a bf16 checkpoint into INT4");
   auto options = std::make_shared<QuantizeOptions>();
   command->add_option("--in", options->in, "Folder of the bf16 checkpoint")->required();
-  command->add_option("--out", options->out, "Folder to create; it appears only when complete")->required();
+  command->add_option("--out", options->out, "Folder to create; it appears only when complete")
+      ->required()
+      ->check(not_empty());
   command->add_option("--method", options->method, "rtn: round to nearest")
       ->check(CLI::IsMember({"rtn"}))
       ->capture_default_str();

@@ -1,9 +1,11 @@
 #include "request_file.h"
 
+#include <charconv>
 #include <limits>
 #include <utility>
 
 #include "facet/base/text.h"
+#include "facet/tokenizer/utf8.h"
 #include "gemma4/chat.h"
 
 namespace facet::cli {
@@ -52,7 +54,11 @@ std::vector<std::int32_t> read_prompt(const nlohmann::json& object, gemma4::Pipe
   if (has_text) {
     if (!object["prompt"].is_string())
       throw_error(ErrorKind::usage, "{}: prompt: expected text, found {}", place, object["prompt"].dump());
-    return encode_text(pipeline, object["prompt"].get<std::string>(), chat);
+    try {
+      return encode_text(pipeline, object["prompt"].get<std::string>(), chat);
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("{}: prompt: {}", place, error.full_text()));
+    }
   }
   const nlohmann::json& ids = object["prompt_ids"];
   const auto is_id = [](const nlohmann::json& id) {
@@ -65,6 +71,30 @@ std::vector<std::int32_t> read_prompt(const nlohmann::json& object, gemma4::Pipe
 }
 
 }  // namespace
+
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
+  const std::string range = fmt::format("[{}, {}]", least, most);
+  const auto read = [least, most, range](std::string& text) -> std::string {
+    std::uint64_t value = 0;
+    const char* end = text.data() + text.size();
+    const std::from_chars_result result = std::from_chars(text.data(), end, value);
+    if (result.ec != std::errc() || result.ptr != end || value < least || value > most)
+      return fmt::format("'{}' is not a whole number in {}", text, range);
+    text = std::to_string(value);
+    return {};
+  };
+  return {read, "in " + range};
+}
+
+CLI::Validator not_empty() {
+  return {[](std::string& text) { return text.empty() ? std::string("must not be empty") : std::string(); }, ""};
+}
+
+void require_utf8(const char* option, const std::string& text) {
+  const std::size_t byte = find_invalid_utf8(text);
+  if (byte != std::string::npos)
+    throw_error(ErrorKind::usage, "{}: the text is not valid UTF-8 at byte {}", option, byte);
+}
 
 SamplingParams parse_sampling(const nlohmann::json& object, SamplingParams sampling, const std::string& place) {
   check_keys(object, {"temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty"}, place);
@@ -85,7 +115,7 @@ std::vector<std::int32_t> encode_text(gemma4::Pipeline& pipeline, const std::str
 }
 
 std::vector<Request> read_requests(const std::filesystem::path& file, gemma4::Pipeline& pipeline,
-                                   const Request& defaults, bool chat) {
+                                   const Request& defaults, bool chat, std::vector<std::string>* places) {
   std::vector<Request> requests;
   for (const JsonLine& line : read_json_lines(file)) {
     const std::string place = fmt::format("{}:{}", file.string(), line.line);
@@ -93,6 +123,8 @@ std::vector<Request> read_requests(const std::filesystem::path& file, gemma4::Pi
     Request request = defaults;
     request.prompt = read_prompt(line.object, pipeline, chat, place);
     request.max_tokens = value_or(line.object, "max_tokens", defaults.max_tokens, place);
+    if (request.max_tokens < 0 || static_cast<std::uint64_t>(request.max_tokens) > kMostTokens)
+      throw_error(ErrorKind::usage, "{}: max_tokens: {} is not in [0, {}]", place, request.max_tokens, kMostTokens);
     const double arrival_ms = value_or(line.object, "arrival_ms", 0.0, place);
     if (!(arrival_ms >= 0 && arrival_ms <= kLatestArrivalMs))
       throw_error(ErrorKind::usage, "{}: arrival_ms: {} is not in [0, {}]", place, arrival_ms, kLatestArrivalMs);
@@ -101,6 +133,7 @@ std::vector<Request> read_requests(const std::filesystem::path& file, gemma4::Pi
     if (line.object.contains("sampling"))
       request.sampling = parse_sampling(line.object["sampling"], defaults.sampling, place + ": sampling");
     requests.push_back(std::move(request));
+    if (places != nullptr) places->push_back(place);
   }
   if (requests.empty()) throw_error(ErrorKind::usage, "{}: holds no request", file.string());
   return requests;

@@ -16,26 +16,44 @@ struct RunOptions {
   bool greedy = false, chat = false, ignore_eos = false;
   SamplingParams sampling;
   std::uint64_t seed = 0;
-  CLI::Option* seed_given = nullptr;
+  CLI::Option *seed_given = nullptr, *prompt_given = nullptr, *ids_given = nullptr, *requests_given = nullptr;
 };
 
-std::vector<Request> collect_requests(const RunOptions& options, gemma4::Pipeline& pipeline) {
+// What the flags say, before anything is loaded.
+void check_options(const RunOptions& options) {
+  const std::size_t sources =
+      options.prompt_given->count() + options.ids_given->count() + options.requests_given->count();
+  if (sources != 1) throw_error(ErrorKind::usage, "give one of --prompt, --prompt-ids and --requests");
+  require_utf8("--prompt", options.prompt);
+  try {
+    validate(options.sampling);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::usage, error.message());
+  }
+}
+
+// `places` gets where each request stands, for errors.
+std::vector<Request> collect_requests(const RunOptions& options, gemma4::Pipeline& pipeline,
+                                      std::vector<std::string>& places) {
   Request defaults;
   defaults.max_tokens = options.max_tokens;
   defaults.sampling = options.sampling;
   if (options.seed_given->count() > 0) defaults.sampling.seed = options.seed;
   if (options.greedy) defaults.sampling.temperature = 0;
   if (!options.ignore_eos) defaults.stop_ids = pipeline.stop_ids();
-  if (!options.requests.empty()) return read_requests(options.requests, pipeline, defaults, options.chat);
+  if (options.requests_given->count() > 0)
+    return read_requests(options.requests, pipeline, defaults, options.chat, &places);
   std::vector<Request> requests;
-  if (!options.prompt_ids.empty()) {
+  if (options.ids_given->count() > 0) {
     for (std::vector<std::int32_t>& ids : read_token_lines(options.prompt_ids)) {
       requests.push_back(defaults);
       requests.back().prompt = std::move(ids);
+      places.push_back(fmt::format("{}, sequence {}", options.prompt_ids, requests.size()));
     }
   } else {
     requests.push_back(defaults);
     requests.back().prompt = encode_text(pipeline, options.prompt, options.chat);
+    places.emplace_back("--prompt");
   }
   return requests;
 }
@@ -128,23 +146,23 @@ void print_text(const std::vector<RequestResult>& results, const Tokenizer& toke
 }
 
 // One error for all failed requests, after everything else was printed.
-void throw_if_failed(const std::vector<RequestResult>& results) {
+void throw_if_failed(const std::vector<RequestResult>& results, const std::vector<std::string>& places) {
   Problems failed;
   for (std::size_t i = 0; i < results.size(); ++i) {
-    if (results[i].finish_reason == FinishReason::error) failed.add("request {}: {}", i + 1, results[i].error);
+    if (results[i].finish_reason == FinishReason::error)
+      failed.add("request {}: {}: {}", i + 1, places[i], results[i].error);
   }
   failed.throw_if_any(ErrorKind::request,
                       fmt::format("{} of {} requests failed:", failed.lines().size(), results.size()));
 }
 
 void run(const RunOptions& options, const GlobalOptions& global) {
-  const int sources = static_cast<int>(!options.prompt.empty()) + static_cast<int>(!options.prompt_ids.empty()) +
-                      static_cast<int>(!options.requests.empty());
-  if (sources > 1) throw_error(ErrorKind::usage, "give one of --prompt, --prompt-ids and --requests");
+  check_options(options);
   const auto pipeline = open_pipeline(options.config, global, true);
   const auto engine = pipeline->make_engine();
   const Tokenizer& tokenizer = pipeline->tokenizer();
-  const std::vector<Request> requests = collect_requests(options, *pipeline);
+  std::vector<std::string> places;
+  const std::vector<Request> requests = collect_requests(options, *pipeline, places);
   const bool stream = !global.json && requests.size() == 1;
   std::optional<TextStream> text;
   if (stream) text.emplace(*engine, tokenizer);
@@ -166,7 +184,7 @@ void run(const RunOptions& options, const GlobalOptions& global) {
     fmt::print(stderr, "{} tokens in {:.2f} s, {:.1f} tokens/s\n", generated, seconds,
                metrics["tokens_per_second"].get<double>());
   }
-  throw_if_failed(results);
+  throw_if_failed(results, places);
 }
 
 }  // namespace
@@ -175,21 +193,32 @@ void add_run(CLI::App& app, GlobalOptions& global) {
   CLI::App* command = app.add_subcommand("run", "Generate text with the configured plugins");
   auto options = std::make_shared<RunOptions>();
   command->add_option("config", options->config, "TOML file")->required();
-  command->add_option("--prompt", options->prompt, "Text of one prompt");
-  command->add_option("--prompt-ids", options->prompt_ids, "File with one JSON array of token ids a line");
-  command->add_option("--requests", options->requests, "File with one JSON request a line");
-  command->add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")->capture_default_str();
+  options->prompt_given = command->add_option("--prompt", options->prompt, "Text of one prompt");
+  options->ids_given =
+      command->add_option("--prompt-ids", options->prompt_ids, "File with one JSON array of token ids a line");
+  options->requests_given = command->add_option("--requests", options->requests, "File with one JSON request a line");
+  command->add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")
+      ->transform(whole_number(0, kMostTokens))
+      ->capture_default_str();
   command->add_flag("--greedy", options->greedy,
                     "Always take the most probable token (the default without --temperature)");
-  command->add_option("--temperature", options->sampling.temperature, "0: greedy")->capture_default_str();
+  command->add_option("--temperature", options->sampling.temperature, "0: greedy")
+      ->check(not_empty())
+      ->capture_default_str();
   command->add_option("--top-k", options->sampling.top_k, "Keep the k most probable tokens; 0: all")
+      ->transform(whole_number(0, INT64_MAX))
       ->capture_default_str();
   command->add_option("--top-p", options->sampling.top_p, "Keep the most probable tokens that reach this mass")
+      ->check(not_empty())
       ->capture_default_str();
   command->add_option("--min-p", options->sampling.min_p, "Keep tokens at least this fraction as probable as the best")
+      ->check(not_empty())
       ->capture_default_str();
-  command->add_option("--repetition-penalty", options->sampling.repetition_penalty, "1: none")->capture_default_str();
-  options->seed_given = command->add_option("--seed", options->seed, "Makes sampling repeatable");
+  command->add_option("--repetition-penalty", options->sampling.repetition_penalty, "1: none")
+      ->check(not_empty())
+      ->capture_default_str();
+  options->seed_given =
+      command->add_option("--seed", options->seed, "Makes sampling repeatable")->transform(whole_number(0, UINT64_MAX));
   command->add_flag("--chat", options->chat, "Put text prompts into the chat format as the user's turn");
   command->add_flag("--ignore-eos", options->ignore_eos, "Do not stop at the model's end tokens");
   add_global_options(*command, global);

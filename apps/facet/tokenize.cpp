@@ -1,6 +1,7 @@
 // facet tokenize: text to ids and back, with the checkpoint's tokenizer.
 #include "common.h"
 #include "facet/base/log.h"
+#include "request_file.h"
 
 namespace facet::cli {
 namespace {
@@ -13,7 +14,10 @@ struct TokenizeOptions {
 std::vector<std::string> collect_texts(const TokenizeOptions& options) {
   if ((options.text_given->count() > 0) == !options.file.empty())
     throw_error(ErrorKind::usage, "give either --text or --file");
-  if (options.file.empty()) return {options.text};
+  if (options.file.empty()) {
+    require_utf8("--text", options.text);
+    return {options.text};
+  }
   std::vector<std::string> texts;
   for (const JsonLine& line : read_json_lines(options.file)) {
     if (!line.object.is_object() || !line.object.contains("text") || !line.object["text"].is_string()) {
@@ -25,9 +29,10 @@ std::vector<std::string> collect_texts(const TokenizeOptions& options) {
 }
 
 void tokenize(const TokenizeOptions& options, const GlobalOptions& global) {
+  const std::vector<std::string> texts = collect_texts(options);
   const Tokenizer tokenizer = Tokenizer::load(load_config(options.config).model.path / "tokenizer.json");
   Json document = {{"results", Json::array()}};
-  for (const std::string& text : collect_texts(options)) {
+  for (const std::string& text : texts) {
     const std::vector<std::int32_t> ids = tokenizer.encode(text, {});
     Json tokens = Json::array();
     for (const std::int32_t id : ids) tokens.push_back(std::string(tokenizer.token(id)));

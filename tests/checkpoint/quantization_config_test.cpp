@@ -108,5 +108,32 @@ TEST(QuantizationConfig, RefusalsNameTheField) {
                {"num_bits", "'block'", "'awq'", "'gemm'"});
 }
 
+std::string with_target(const std::string& pattern) {
+  return config(R"("num_bits":4,"group_size":32)", R"("quant_method":"compressed-tensors","format":"pack-quantized")",
+                R"("targets":["re:)" + pattern + R"("])");
+}
+
+// std::regex would try every way to match; none of these may be run at all.
+TEST(QuantizationConfig, PatternsThatCouldHangAreRefused) {
+  for (const char* pattern : {"(.*)*", "(a+)+$", "(?:a+)+b", "((a+)b)*", "(a*){20}", "(a?){30}", "(a|aa)+",
+                              "(x(a|b+))*c", "([)]a+)+", ".*.*.*.*.*.*.*x", "a*a*a*a*a*a*a*b"}) {
+    expect_words(refused(with_target(pattern)), {"config_groups.group_0.targets", pattern, "too long to match"});
+  }
+  expect_words(refused(with_target(std::string(513, 'a'))), {"513 characters", "512"});
+}
+
+TEST(QuantizationConfig, OrdinaryPatternsStillWork) {
+  const auto matches = [](const std::string& pattern, const std::string& module) {
+    return parse_quantization_config(with_target(pattern)).scheme_for(module) != nullptr;
+  };
+  EXPECT_TRUE(matches(".*lm_head", "model.lm_head"));
+  EXPECT_TRUE(matches(R"(model\\.layers\\.\\d+\\..*)", "model.layers.17.mlp.up_proj"));
+  EXPECT_TRUE(matches(".*(self_attn|mlp).*_proj", "model.layers.1.mlp.up_proj"));
+  EXPECT_TRUE(matches("(model[.])?layers[.]([0-9]+)[.].*", "layers.3.x"));
+  EXPECT_TRUE(matches(R"(a\\(b+\\)+)", "a(b)"));
+  EXPECT_TRUE(matches("a[(*+]+b", "a(*b"));
+  EXPECT_TRUE(matches(std::string(512, 'a'), std::string(512, 'a')));
+}
+
 }  // namespace
 }  // namespace facet::test

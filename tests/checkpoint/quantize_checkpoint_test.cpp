@@ -164,5 +164,33 @@ TEST_F(QuantizeCheckpoint, FailuresLeaveNothing) {
   EXPECT_THAT(error_of([&] { quantize_checkpoint(job_); }), HasSubstr("quantized already"));
 }
 
+TEST_F(QuantizeCheckpoint, ATrailingSlashNamesTheSameFolder) {
+  job_.out = (folder_ / "out").string() + "/./";
+  quantize_checkpoint(job_);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "out" / "config.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out" / ".partial"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out.partial"));
+}
+
+TEST_F(QuantizeCheckpoint, AnUnusableNameIsRefusedBeforeAnyWork) {
+  job_.quantize = [](const DenseMatrix&, const QuantizationScheme&) -> QuantizedMatrix {
+    ADD_FAILURE() << "work was done";
+    return {};
+  };
+  job_.out = "";
+  expect_words(error_of([&] { quantize_checkpoint(job_); }, ErrorKind::usage), {"empty"});
+  job_.out = folder_ / "link";
+  std::filesystem::create_symlink(folder_ / "nowhere", job_.out);
+  expect_words(error_of([&] { quantize_checkpoint(job_); }, ErrorKind::run), {"link", "leads nowhere"});
+  EXPECT_TRUE(std::filesystem::is_symlink(job_.out));
+  // Before the source is opened, too.
+  job_.in = folder_ / "absent";
+  expect_words(error_of([&] { quantize_checkpoint(job_); }, ErrorKind::run), {"leads nowhere"});
+  for (const char* name : {"/", ".", ".."}) {
+    job_.out = name;
+    expect_words(error_of([&] { quantize_checkpoint(job_); }, ErrorKind::run), {"exists already"});
+  }
+}
+
 }  // namespace
 }  // namespace facet::test

@@ -99,6 +99,30 @@ TEST_F(RefusalTest, ATruncatedFileIsRefusedBeforeItIsRead) {
   EXPECT_THAT(run.err, AllOf(HasSubstr("model.safetensors"), HasSubstr(std::to_string(whole - 4096))));
 }
 
+// Facet computes causal attention only; running such a model would give other text without a word.
+TEST_F(RefusalTest, BidirectionalAttentionIsRefused) {
+  const fs::path copy = folder_ / "both-ways";
+  fs::create_directories(copy);
+  for (const fs::directory_entry& entry : fs::directory_iterator(embedded_checkpoint())) {
+    if (entry.is_regular_file() && entry.path().filename() != "config.json")
+      fs::create_symlink(entry.path(), copy / entry.path().filename());
+  }
+  Json config = Json::parse(std::ifstream(embedded_checkpoint() / "config.json"));
+  ConfigText text;
+  text.model = copy.string();
+  for (const Json& value : {Json(true), Json("all")}) {
+    config["use_bidirectional_attention"] = value;
+    write("both-ways/config.json", config.dump());
+    const ProgramResult run = run_config(text.toml());
+    EXPECT_EQ(run.exit_code, 3) << run.text();
+    EXPECT_THAT(run.err, AllOf(HasSubstr("use_bidirectional_attention: " + value.dump()),
+                               HasSubstr("bidirectional attention is not supported")));
+  }
+  config["use_bidirectional_attention"] = false;
+  write("both-ways/config.json", config.dump());
+  EXPECT_EQ(run_config(text.toml()).exit_code, 0);
+}
+
 TEST_F(RefusalTest, AConfigThatIsNotThere) {
   const ProgramResult run = run_facet({"run", (folder_ / "absent.toml").string(), "--prompt", "a"});
   EXPECT_EQ(run.exit_code, 2) << run.text();
@@ -121,6 +145,7 @@ TEST_P(WrongUseTest, EndsWithCodeTwo) {
   std::vector<std::string> arguments = GetParam().arguments;
   for (std::string& word : arguments) {
     if (word == "CONFIG") word = write("config.toml", ConfigText{}.toml());
+    if (word == "SHORT") word = write("short.jsonl", "[2]\n");
     if (word == "TOKENS") word = write("tokens.jsonl", "[2,3,4]\n");
   }
   const ProgramResult run = run_facet(arguments);
@@ -131,19 +156,39 @@ TEST_P(WrongUseTest, EndsWithCodeTwo) {
 
 INSTANTIATE_TEST_SUITE_P(
     Uses, WrongUseTest,
-    testing::Values(WrongUse{"no_command", {}, "subcommand"},
-                    WrongUse{"unknown_command", {"explan"}, "did you mean 'explain'"},
-                    WrongUse{"no_config", {"run"}, "config"},
-                    WrongUse{"unknown_flag", {"run", "CONFIG", "--prmpt", "a"}, "--prmpt"},
-                    WrongUse{"two_sources", {"run", "CONFIG", "--prompt", "a", "--requests", "TOKENS"}, "--requests"},
-                    WrongUse{"log_level", {"run", "CONFIG", "--prompt", "a", "--log-level", "loud"}, "loud"},
-                    WrongUse{"eval_path", {"eval", "CONFIG", "--tokens", "TOKENS", "--path", "prefil"}, "prefil"},
-                    WrongUse{"tokenize_both", {"tokenize", "CONFIG", "--text", "a", "--file", "TOKENS"}, "either"},
-                    WrongUse{"tokenize_file", {"tokenize", "CONFIG", "--file", "TOKENS"}, "tokens.jsonl:1:"},
-                    WrongUse{"plan_limit", {"plan", "CONFIG", "--memory-limit", "10 gigs"}, "10 gigs"},
-                    WrongUse{"plan_zero", {"plan", "CONFIG", "--memory-limit", "0"}, "--memory-limit"},
-                    WrongUse{"plugin_kind", {"plugins", "describe", "flash", "--kind", "atention"}, "atention"},
-                    WrongUse{"plugins_alone", {"plugins"}, "subcommand"}),
+    testing::Values(
+        WrongUse{"no_command", {}, "subcommand"}, WrongUse{"unknown_command", {"explan"}, "did you mean 'explain'"},
+        WrongUse{"no_config", {"run"}, "config"},
+        WrongUse{"unknown_flag", {"run", "CONFIG", "--prmpt", "a"}, "--prmpt"},
+        WrongUse{"two_sources", {"run", "CONFIG", "--prompt", "a", "--requests", "TOKENS"}, "--requests"},
+        WrongUse{"no_source", {"run", "CONFIG"}, "give one of --prompt"},
+        WrongUse{"not_utf8", {"run", "CONFIG", "--prompt", "a\xff"}, "--prompt: the text is not valid UTF-8 at byte 1"},
+        WrongUse{"text_not_utf8", {"tokenize", "CONFIG", "--text", "\xc3"}, "--text: the text is not valid UTF-8"},
+        WrongUse{"tokens_negative", {"run", "CONFIG", "--prompt", "a", "--max-tokens=-1"}, "[0, 2147483648]"},
+        WrongUse{"tokens_huge",
+                 {"run", "CONFIG", "--prompt", "a", "--max-tokens", "9223372036854775808"},
+                 "[0, 2147483648]"},
+        WrongUse{"tokens_empty", {"run", "CONFIG", "--prompt", "a", "--max-tokens", ""}, "[0, 2147483648]"},
+        WrongUse{"tokens_word", {"run", "CONFIG", "--prompt", "a", "--max-tokens", "5x"}, "'5x'"},
+        WrongUse{"seed_negative", {"run", "CONFIG", "--prompt", "a", "--seed=-1"}, "18446744073709551615"},
+        WrongUse{
+            "seed_huge", {"run", "CONFIG", "--prompt", "a", "--seed", "18446744073709551616"}, "18446744073709551615"},
+        WrongUse{"temperature", {"run", "CONFIG", "--prompt", "a", "--temperature=-0.5"}, "temperature"},
+        WrongUse{"temperature_nan", {"run", "CONFIG", "--prompt", "a", "--temperature", "nan"}, "temperature"},
+        WrongUse{"temperature_empty", {"run", "CONFIG", "--prompt", "a", "--temperature", ""}, "empty"},
+        WrongUse{"top_p", {"run", "CONFIG", "--prompt", "a", "--top-p", "0"}, "top_p"},
+        WrongUse{"top_k", {"run", "CONFIG", "--prompt", "a", "--top-k=-2"}, "--top-k"},
+        WrongUse{"ab_tokens", {"ab", "CONFIG", "CONFIG", "--requests", "TOKENS", "--max-tokens=-1"}, "[0, 2147483648]"},
+        WrongUse{"bench_seed", {"bench", "CONFIG", "--seed=-1"}, "--seed"},
+        WrongUse{"eval_short", {"eval", "CONFIG", "--tokens", "SHORT"}, "short.jsonl: sequence 1"},
+        WrongUse{"log_level", {"run", "CONFIG", "--prompt", "a", "--log-level", "loud"}, "loud"},
+        WrongUse{"eval_path", {"eval", "CONFIG", "--tokens", "TOKENS", "--path", "prefil"}, "prefil"},
+        WrongUse{"tokenize_both", {"tokenize", "CONFIG", "--text", "a", "--file", "TOKENS"}, "either"},
+        WrongUse{"tokenize_file", {"tokenize", "CONFIG", "--file", "TOKENS"}, "tokens.jsonl:1:"},
+        WrongUse{"plan_limit", {"plan", "CONFIG", "--memory-limit", "10 gigs"}, "10 gigs"},
+        WrongUse{"plan_zero", {"plan", "CONFIG", "--memory-limit", "0"}, "--memory-limit"},
+        WrongUse{"plugin_kind", {"plugins", "describe", "flash", "--kind", "atention"}, "atention"},
+        WrongUse{"plugins_alone", {"plugins"}, "subcommand"}),
     [](const testing::TestParamInfo<WrongUse>& param) { return param.param.name; });
 
 TEST_F(RefusalTest, HelpAndVersionSucceed) {

@@ -42,7 +42,8 @@ TEST_F(RequestErrorTest, ARequestLongerThanThePoolIsRefusedAndTheOthersRun) {
   // 3 prompt tokens and 255 generated ones, of which the last stores no row.
   EXPECT_THAT(refused["error"].get<std::string>(),
               AllOf(HasSubstr("3 tokens"), HasSubstr("255"), HasSubstr("257"), HasSubstr("256")));
-  EXPECT_THAT(run.err, AllOf(HasSubstr("1 of 3 requests"), HasSubstr("request 2:"), HasSubstr("257")));
+  EXPECT_THAT(run.err, AllOf(HasSubstr("1 of 3 requests"), HasSubstr("request 2:"), HasSubstr("requests.jsonl:2:"),
+                             HasSubstr("257")));
 }
 
 TEST_F(RequestErrorTest, TheExactFitRuns) {
@@ -121,6 +122,14 @@ INSTANTIATE_TEST_SUITE_P(
                 "--requests",
                 "{\"prompt_ids\":[2],\"max_tokens\":\"5\"}\n",
                 {"input.jsonl:1:", "max_tokens", "whole number"}},
+        BadFile{"many_tokens",
+                "--requests",
+                "{\"prompt_ids\":[2],\"max_tokens\":1}\n{\"prompt_ids\":[2],\"max_tokens\":2147483649}\n",
+                {"input.jsonl:2:", "max_tokens", "2147483649", "[0, 2147483648]"}},
+        BadFile{"negative_tokens",
+                "--requests",
+                "{\"prompt_ids\":[2],\"max_tokens\":-1}\n",
+                {"input.jsonl:1:", "max_tokens", "-1"}},
         BadFile{"priority",
                 "--requests",
                 "{\"prompt_ids\":[2],\"priority\":4294967296}\n",

@@ -25,6 +25,43 @@ std::string text_of(const json& object, const char* key) {
   return !absent(object, key) && object.at(key).is_string() ? object.at(key).get<std::string>() : std::string();
 }
 
+// std::regex tries every way to match, so a checkpoint could hold patterns that take years. Returns what makes
+// `pattern` (without "re:") one of them, or an empty text. A repeated group must hold neither a repetition nor a
+// choice, and few repetitions may be open-ended, because the time grows with the length of a name to the power of their
+// number.
+std::string hostile_part(const std::string& pattern) {
+  constexpr std::size_t kLongest = 512, kMostRepetitions = 6;
+  if (pattern.size() > kLongest)
+    return fmt::format("it has {} characters, at most {} are read", pattern.size(), kLongest);
+  std::vector<bool> varies = {false};  // for every open group: holds a repetition or a choice
+  std::size_t repetitions = 0;
+  bool after_varying_group = false;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    const bool repeats = c == '*' || c == '+' || c == '{';
+    if (repeats && after_varying_group) return "a repeated group holds a repetition or a choice";
+    after_varying_group = false;
+    if (c == '\\') {
+      ++i;
+    } else if (c == '[') {
+      // "]" ends the class wherever it stands, as in ECMAScript.
+      while (++i < pattern.size() && pattern[i] != ']') i += pattern[i] == '\\' ? 1 : 0;
+    } else if (c == '(') {
+      varies.push_back(false);
+      if (i + 1 < pattern.size() && pattern[i + 1] == '?') ++i;  // of (?:, (?= and (?!
+    } else if (c == ')' && varies.size() > 1) {
+      after_varying_group = varies.back();
+      varies.pop_back();
+      if (after_varying_group) varies.back() = true;
+    } else if (repeats || c == '?' || c == '|') {
+      varies.back() = true;
+      if (repeats && ++repetitions > kMostRepetitions)
+        return fmt::format("it has more than {} repetitions", kMostRepetitions);
+    }
+  }
+  return {};
+}
+
 std::vector<std::string> read_patterns(const json& value, const std::string& where, Problems& problems) {
   std::vector<std::string> patterns;
   if (!value.is_array()) {
@@ -39,6 +76,11 @@ std::vector<std::string> read_patterns(const json& value, const std::string& whe
     }
     patterns.push_back(item.get<std::string>());
     if (!patterns.back().starts_with("re:")) continue;
+    if (const std::string part = hostile_part(patterns.back().substr(3)); !part.empty()) {
+      problems.add("{}: the pattern '{:.80}' could take too long to match: {}; write a simpler one", where,
+                   patterns.back(), part);
+      continue;
+    }
     try {
       const std::regex compiled(patterns.back().substr(3), std::regex::ECMAScript);
     } catch (const std::regex_error&) {

@@ -11,19 +11,44 @@
 namespace facet {
 namespace {
 
+// "out/" as "out": the suffix of the partial folder must go to the name, not below it.
+std::filesystem::path normalized(const std::filesystem::path& out) {
+  const std::filesystem::path path = out.lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+// A link counts as existing even when it leads nowhere: renaming would replace it.
+bool is_taken(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, error));
+}
+
+std::filesystem::path partial_name(const std::filesystem::path& out) {
+  std::filesystem::path partial = out;
+  partial += ".partial";
+  return partial;
+}
+
+void check_free(const std::filesystem::path& out) {
+  if (out.empty()) throw_error(ErrorKind::usage, "the folder to write has an empty name; name one to create");
+  if (is_taken(out)) {
+    std::error_code error;
+    const bool leads_nowhere = !std::filesystem::exists(out, error);
+    throw_error(ErrorKind::run, "{}: exists already{}; choose another folder or delete it", out.string(),
+                leads_nowhere ? " as a link that leads nowhere" : "");
+  }
+  if (is_taken(partial_name(out))) {
+    throw_error(ErrorKind::run, "{}: exists; another run is writing it, or one was interrupted: delete it then",
+                partial_name(out).string());
+  }
+}
+
 // A folder that is removed unless it got its final name.
 class PartialFolder {
  public:
-  explicit PartialFolder(const std::filesystem::path& out) : out_(out), partial_(out) {
-    partial_ += ".partial";
+  explicit PartialFolder(const std::filesystem::path& out) : out_(out), partial_(partial_name(out)) {
+    check_free(out_);
     std::error_code error;
-    if (std::filesystem::exists(out_, error)) {
-      throw_error(ErrorKind::run, "{}: exists already; choose another folder or delete it", out_.string());
-    }
-    if (std::filesystem::exists(partial_, error)) {
-      throw_error(ErrorKind::run, "{}: exists; another run is writing it, or one was interrupted: delete it then",
-                  partial_.string());
-    }
     std::filesystem::create_directories(partial_, error);
     if (error) throw_error(ErrorKind::run, "{}: cannot create: {}", partial_.string(), error.message());
   }
@@ -129,13 +154,15 @@ void copy_side_files(const Checkpoint& source, const std::filesystem::path& to) 
 
 QuantizeReport quantize_checkpoint(const QuantizeJob& job,
                                    const std::function<void(const QuantizeProgress&)>& progress) {
+  const std::filesystem::path out = normalized(job.out);
+  check_free(out);
   const Checkpoint source = Checkpoint::open(job.in);
   if (parse_quantization_config(source.config_json(), (job.in / "config.json").string()).quantized()) {
     throw_error(ErrorKind::checkpoint, "{}: is quantized already; start from the bf16 checkpoint", job.in.string());
   }
   const Plan plan = make_plan(job, source);
   const std::string config = with_quantization_config(source.config_json(), plan.groups, plan.ignore);
-  PartialFolder folder(job.out);
+  PartialFolder folder(out);
   QuantizeReport report;
   report.bytes_in = source.tensor_bytes();
   const auto total = static_cast<std::int64_t>(plan.modules.size());
