@@ -3,6 +3,7 @@
 #include "facet/engine/attention_module.h"
 #include "facet/sdk/attention.h"
 #include "facet/sdk/kv_cache.h"
+#include "kv_plan_check.h"
 
 namespace facet {
 namespace {
@@ -148,10 +149,14 @@ AttentionAssembly assemble_attention(const Config& config, PluginRegistry& regis
     SinkText text;
     check_call(cache.cache->plan(kv_problem, *common, &cache.plan, text.sink()), cache.cache.plugin(),
                fmt::format("planning the {} layers", spec.name).c_str(), text, ErrorKind::plugin);
+    check_kv_plan(cache.cache.plugin(), kv_problem, *common, cache.plan);
     abi::AttentionPlan plan{};
     check_call(instance->plugin->plan(problem, &plan, text.sink()), instance->plugin.plugin(),
                fmt::format("planning the {} layers", spec.name).c_str(), text, ErrorKind::plugin);
+    const LoadedPlugin& reader = instance->plugin.plugin();
     auto attention = std::make_unique<AttentionModule>(spec, shape, std::move(instance), plan, std::move(refused));
+    // Only now: the module owns the plan and gives it back when this throws.
+    check_planned_bytes(reader, "workspace_bytes", plan.workspace_bytes);
     return {std::move(cache), std::move(attention)};
   }
   throw_error(ErrorKind::plugin,

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "facet/base/log.h"
+#include "progress_watch.h"
 #include "sequence.h"
 #include "step_host.h"
 
@@ -20,6 +21,13 @@ void insert_by_arrival(List& list, typename List::value_type sequence) {
   list.insert(std::upper_bound(list.begin(), list.end(), sequence, later), std::move(sequence));
 }
 
+// A scheduler cannot schedule what the cache refuses, so the cache is named too.
+std::string refusal_text(const std::string& refusal, std::size_t live) {
+  if (refusal.empty()) return "";
+  return fmt::format("; the last answers were: no_memory from {}{}", refusal,
+                     live == 1 ? ", which holds no other live sequence and planned room for this one" : "");
+}
+
 }  // namespace
 
 struct Engine::CancelList {
@@ -28,7 +36,11 @@ struct Engine::CancelList {
 };
 
 Engine::Engine(Model& model, SchedulerInstance& scheduler, const EngineLimits& limits)
-    : model_(model), scheduler_(scheduler), limits_(limits), cancelled_(std::make_unique<CancelList>()) {
+    : model_(model),
+      scheduler_(scheduler),
+      limits_(limits),
+      cancelled_(std::make_unique<CancelList>()),
+      progress_(std::make_unique<ProgressWatch>()) {
   if (limits.max_step_tokens > model.max_step_tokens()) {
     throw_error(ErrorKind::config, "engine.max_step_tokens {} is more than the {} the model was planned for",
                 limits.max_step_tokens, model.max_step_tokens());
@@ -177,7 +189,7 @@ void Engine::plan_step(std::vector<Sequence*>& scheduled) {
   view.max_step_tokens = limits_.max_step_tokens;
   view.max_sequences = limits_.max_sequences;
   view.max_chunk = limits_.max_chunk;
-  StepHost host(live_, model_.kv(), limits_, metrics_, step_);
+  StepHost host(live_, model_.kv(), limits_, metrics_, *progress_, step_);
   const abi::StepBuilder builder = host.builder();
   SinkText text;
   abi::Status status;
@@ -197,8 +209,8 @@ void Engine::plan_step(std::vector<Sequence*>& scheduled) {
                 host.violation);
   }
   throw_error(ErrorKind::run,
-              "{} scheduled nothing in step {} although {} sequences are live; every step must make progress",
-              describe(scheduler_.plugin.plugin()), step_, live_.size());
+              "{} scheduled nothing in step {} although {} sequences are live; every step must make progress{}",
+              describe(scheduler_.plugin.plugin()), step_, live_.size(), refusal_text(host.refusal, live_.size()));
 }
 
 void Engine::finish(Sequence& sequence, FinishReason reason, std::string error) {
@@ -208,6 +220,7 @@ void Engine::finish(Sequence& sequence, FinishReason reason, std::string error) 
   sequence.result.finish_reason = reason;
   sequence.result.error = std::move(error);
   sequence.result.finish_us = now_us();
+  progress_->ended(sequence.id());
   scheduler_.plugin->finished(sequence.id());
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "kv_plan_check.h"
+
 namespace facet {
 
 KvManager::KvManager(std::vector<KvGroup> groups, std::int64_t max_sequences)
@@ -19,6 +21,7 @@ KvManager::KvManager(std::vector<KvGroup> groups, std::int64_t max_sequences)
 }
 
 void KvManager::allocate(Backend& backend) {
+  tables_readable_ = backend.device() == abi::Device::cpu;
   for (KvGroup& group : groups_) {
     group.pool = backend.allocate(group.plan.pool_bytes, group.plan.pool_alignment, kKvTag);
     SinkText text;
@@ -83,7 +86,11 @@ KvResult KvManager::reserve(std::uint64_t sequence, std::int64_t count) {
     const abi::Status status = groups_[g].cache->reserve(sequence, count, text.sink());
     if (status == abi::Status::ok) continue;
     for (std::size_t undo = 0; undo < g; ++undo) groups_[undo].cache->cancel(sequence);
-    if (status == abi::Status::out_of_memory) return KvResult::no_memory;
+    if (status == abi::Status::out_of_memory) {
+      last_refusal_ =
+          fmt::format("{} ({})", describe(groups_[g].cache.plugin()), text.empty() ? "it gave no reason" : text.text());
+      return KvResult::no_memory;
+    }
     check_call(status, groups_[g].cache.plugin(), "reserving rows", text);
   }
   return KvResult::ok;
@@ -96,12 +103,19 @@ void KvManager::cancel(std::uint64_t sequence) noexcept {
 void KvManager::begin_step(std::span<const std::uint64_t> sequences) {
   for (KvGroup& group : groups_) {
     const CountedCall counted(group.counter);
+    const auto count = static_cast<std::int64_t>(sequences.size());
+    const std::int32_t* checked = nullptr;
     SinkText text;
     check_call(group.cache->begin_step(sequences.data(), static_cast<std::int32_t>(sequences.size()), text.sink()),
                group.cache.plugin(), "fixing the tables of a step", text);
     for (std::size_t i = 0; i < group.views.size(); ++i) {
       check_call(group.cache->view(static_cast<std::int64_t>(i), &group.views[i], text.sink()), group.cache.plugin(),
                  "viewing a layer", text);
+      const abi::KvView& view = group.views[i];
+      check_kv_view(group, view, i, count);
+      // Layers share their table as a rule, so it is read once.
+      if (tables_readable_ && count > 0 && view.block_table != checked) check_kv_table(group, view, count);
+      checked = view.block_table;
     }
   }
 }

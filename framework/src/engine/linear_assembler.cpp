@@ -4,6 +4,7 @@
 #include "facet/base/text.h"
 #include "facet/engine/linear_module.h"
 #include "facet/sdk/linear.h"
+#include "kv_plan_check.h"
 
 namespace facet {
 
@@ -104,6 +105,8 @@ LinearChoice LinearAssembler::choose(const abi::LinearProblem& problem, const Li
       plan.handle = handle;
       asked->plugin->release(&plan);
     });
+    check_planned_bytes(asked->plugin.plugin(), "workspace_bytes", choice.plan.workspace_bytes);
+    check_planned_bytes(asked->plugin.plugin(), "packed_bytes", choice.plan.packed_bytes);
     choice.instance = std::move(asked);
     return choice;
   }

@@ -3,10 +3,16 @@
 namespace facet {
 
 Engine::StepHost::StepHost(std::vector<std::unique_ptr<Sequence>>& live, KvManager& cache, const EngineLimits& bounds,
-                           EngineMetrics& counters, std::uint64_t step_number)
-    : kv_(cache), limits_(bounds), metrics_(counters), step_(step_number), budget_(bounds.max_step_tokens) {
+                           EngineMetrics& counters, ProgressWatch& watch, std::uint64_t step_number)
+    : kv_(cache),
+      limits_(bounds),
+      metrics_(counters),
+      progress_(watch),
+      step_(step_number),
+      budget_(bounds.max_step_tokens) {
   for (const auto& sequence : live) {
     by_id_.emplace(sequence->id(), sequence.get());
+    progress_.observe(sequence->id(), sequence->computed, sequence->generated());
     sequence->scheduled = 0;
     if (sequence->state == abi::SequenceState::running) ++running_;
   }
@@ -60,6 +66,7 @@ abi::ScheduleResult Engine::StepHost::schedule(std::uint64_t id, std::int64_t to
   }
   const std::int64_t count = std::min({tokens, sequence.pending(), budget_});
   if (kv_.reserve(id, count) == KvResult::no_memory) {
+    refusal = kv_.last_refusal();
     if (was_waiting) stop(sequence);
     return abi::ScheduleResult::no_memory;
   }
@@ -100,6 +107,13 @@ abi::ScheduleResult Engine::StepHost::preempt(std::uint64_t id) {
   if (sequence.state != abi::SequenceState::running || sequence.scheduled > 0) {
     return invalid(fmt::format("preempted sequence {}, which {}", id,
                                sequence.scheduled > 0 ? "works in this step" : "is not running"));
+  }
+  const std::int64_t vain = progress_.preempted(id);
+  if (vain > kMaxVainPreemptions) {
+    return invalid(
+        fmt::format("preempted sequence {} for the {}th time while no request gained a row or a token or ended; "
+                    "allowed are {}",
+                    id, vain, kMaxVainPreemptions));
   }
   stop(sequence);
   ++sequence.result.preemptions;

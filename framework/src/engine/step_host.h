@@ -7,19 +7,22 @@
 #include <unordered_map>
 #include <vector>
 
+#include "progress_watch.h"
 #include "sequence.h"
 
 namespace facet {
 
 struct Engine::StepHost {
   StepHost(std::vector<std::unique_ptr<Sequence>>& live, KvManager& cache, const EngineLimits& bounds,
-           EngineMetrics& counters, std::uint64_t step_number);
+           EngineMetrics& counters, ProgressWatch& watch, std::uint64_t step_number);
 
   abi::StepBuilder builder();
   // Sequences that were scheduled, in the order the scheduler chose.
   std::vector<Sequence*> scheduled;
   // Text of the first call that broke a rule; empty when none did.
   std::string violation;
+  // Plugin and reason of the last no_memory in this step; empty when there was none.
+  std::string refusal;
   // What a cache policy threw inside a call. Schedulers are plugins, and no exception may pass through one.
   std::exception_ptr failure;
 
@@ -35,6 +38,7 @@ struct Engine::StepHost {
   KvManager& kv_;
   const EngineLimits& limits_;
   EngineMetrics& metrics_;
+  ProgressWatch& progress_;
   std::uint64_t step_;
   std::int64_t budget_;
   std::int64_t running_ = 0;

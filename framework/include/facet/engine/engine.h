@@ -14,6 +14,8 @@
 
 namespace facet {
 
+class ProgressWatch;
+
 struct EngineLimits {
   std::int64_t max_sequences = 1;
   std::int64_t max_step_tokens = 1;
@@ -56,8 +58,9 @@ class Engine {
   // Ends a request at the next step; finished and unknown ids are ignored, so cancelling twice is harmless.
   void cancel(std::uint64_t id);
   // One step. False when nothing is live now (requests of the future may be waiting: see next_arrival_us).
-  // Throws Error for faults of the scheduler; faults while running a batch fail the requests of that batch and the
-  // engine goes on.
+  // Throws Error for faults of the scheduler, among them 1000 preemptions of one sequence during which no request
+  // gained a row or a token or ended; faults while running a batch fail the requests of that batch and the engine goes
+  // on.
   bool step();
   // Steps until every request is finished, sleeping towards future arrivals.
   void run();
@@ -105,6 +108,7 @@ class Engine {
   std::vector<RequestResult> finished_;
   struct CancelList;
   std::unique_ptr<CancelList> cancelled_;
+  std::unique_ptr<ProgressWatch> progress_;
   EngineMetrics metrics_;
   std::chrono::steady_clock::time_point start_;
 };

@@ -71,8 +71,11 @@ class KvManager {
                     std::int64_t limit);
   // Room for `count` more rows in every group, or in none.
   KvResult reserve(std::uint64_t sequence, std::int64_t count);
+  // Plugin and reason of the last no_memory.
+  const std::string& last_refusal() const { return last_refusal_; }
   void cancel(std::uint64_t sequence) noexcept;
-  // Fixes tables and views for the sequences of a step.
+  // Fixes tables and views for the sequences of a step. Throws Error(run) naming plugin, field and both values when a
+  // view is not what was planned or leads out of the pool.
   void begin_step(std::span<const std::uint64_t> sequences);
   // View of model layer `layer` for the current step.
   const abi::KvView& view(std::int32_t layer) const;
@@ -91,6 +94,8 @@ class KvManager {
  private:
   std::vector<KvGroup> groups_;
   std::int64_t max_sequences_;
+  std::string last_refusal_;
+  bool tables_readable_ = false;                                 // block tables lie in host memory
   std::vector<std::pair<std::size_t, std::size_t>> layer_view_;  // model layer -> group, index in group
 };
 

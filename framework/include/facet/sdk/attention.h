@@ -56,7 +56,9 @@ class AttentionBase : public abi::Attention {
       require_supported([&](Reasons& reasons) { check(problem, reasons); });
       *plan = abi::AttentionPlan{};
       plan->size = sizeof *plan;
-      plan->handle = make_plan(problem, *plan).release();
+      std::unique_ptr<PlanT> made = make_plan(problem, *plan);
+      if (made == nullptr) fail(abi::Status::failed, "make_plan() returned null");  // run() would have no plan to read
+      plan->handle = made.release();
     });
   }
   abi::Status run(const abi::AttentionPlan& plan, const abi::AttentionArgs& args, abi::TextSink error) noexcept final {

@@ -45,7 +45,9 @@ class LinearBase : public abi::Linear {
       require_supported([&](Reasons& reasons) { check(problem, reasons); });
       *plan = abi::LinearPlan{};
       plan->size = sizeof *plan;
-      plan->handle = make_plan(problem, *plan).release();
+      std::unique_ptr<PlanT> made = make_plan(problem, *plan);
+      if (made == nullptr) fail(abi::Status::failed, "make_plan() returned null");  // run() would have no plan to read
+      plan->handle = made.release();
     });
   }
   abi::Status pack(const abi::LinearPlan& plan, const abi::WeightView* parts, std::uint32_t part_count,
