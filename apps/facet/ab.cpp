@@ -10,7 +10,7 @@ namespace {
 
 void write_document(const std::string& file, const Json& document) {
   std::ofstream out(file);
-  out << document.dump(2) << '\n';
+  out << json_text(document) << '\n';
   out.close();
   if (!out) throw_error(ErrorKind::run, "{}: cannot be written; give --out a file in a folder that exists", file);
 }

@@ -149,6 +149,7 @@ std::vector<std::size_t> measure_variants(std::vector<AbVariant>& variants, cons
     }
   }
   std::vector<std::vector<PluginUse>> before;
+  before.reserve(variants.size());
   for (const AbVariant& variant : variants) before.push_back(variant.pipeline->plugin_use());
   std::vector<std::size_t> order;
   for (std::int64_t round = 0; round < options.rounds; ++round, ++salt) {

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "facet/base/log.h"
+#include "facet/base/text.h"
 #include "facet/measure/percentiles.h"
 #include "quantize_weight.h"
 
@@ -27,7 +28,7 @@ Progress::~Progress() {
 void Progress::update(std::size_t done, std::size_t total) {
   if (!terminal_) return;
   shown_ = true;
-  fmt::print(stderr, "\r\033[K{} {}/{}", what_, done, total);
+  std::fputs(fmt::format("\r\033[K{} {}/{}", what_, done, total).c_str(), stderr);
   std::fflush(stderr);
 }
 
@@ -46,8 +47,13 @@ std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, 
   return pipeline;
 }
 
+std::string json_text(const Json& document) {
+  // Paths and texts of plugins may hold any bytes; what is not UTF-8 becomes U+FFFD instead of losing the document.
+  return document.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
 void print_json(const Json& document) {
-  const std::string text = document.dump(2);
+  const std::string text = json_text(document);
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fputc('\n', stdout);
 }
@@ -107,6 +113,10 @@ std::vector<JsonLine> read_json_lines(const std::filesystem::path& file) {
   std::string text;
   for (int number = 1; std::getline(in, text); ++number) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (json_depth(text) > kMaxJsonDepth) {
+      throw_error(ErrorKind::usage, "{}:{}: is nested {} deep; at most {} is read", file.string(), number,
+                  json_depth(text), kMaxJsonDepth);
+    }
     try {
       lines.push_back({number, nlohmann::json::parse(text)});
     } catch (const nlohmann::json::exception& error) {

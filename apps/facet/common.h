@@ -57,6 +57,7 @@ std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, 
 // One JSON document on stdout. Text that is not UTF-8 cannot occur: results come from the decoder, names from checked
 // files.
 void print_json(const Json& document);
+std::string json_text(const Json& document);
 
 // Resolved TOML, plugin files with versions and hashes, device, checkpoint hash: what is needed to run it again.
 Json run_record(gemma4::Pipeline& pipeline);

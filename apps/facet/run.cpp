@@ -181,8 +181,11 @@ void run(const RunOptions& options, const GlobalOptions& global) {
     print_json(document);
   } else {
     if (!stream) print_text(results, tokenizer);
-    fmt::print(stderr, "{} tokens in {:.2f} s, {:.1f} tokens/s\n", generated, seconds,
-               metrics["tokens_per_second"].get<double>());
+    // A line for people: that nobody can read it is no failure.
+    std::fputs(fmt::format("{} tokens in {:.2f} s, {:.1f} tokens/s\n", generated, seconds,
+                           metrics["tokens_per_second"].get<double>())
+                   .c_str(),
+               stderr);
   }
   throw_if_failed(results, places);
 }

@@ -144,7 +144,10 @@ void check_unsupported(const Reader& text, Problems& problems) {
   text.refuse("num_kv_shared_layers", "sharing KV between layers");
   text.refuse("use_double_wide_mlp", "a double-wide feed-forward");
   text.refuse("enable_moe_block", "a mixture of experts");
-  text.refuse("use_bidirectional_attention", "bidirectional attention");
+  // "vision" makes image tokens see each other; text stays causal.
+  const Json* both_ways = text.find("use_bidirectional_attention");
+  if (both_ways == nullptr || *both_ways != "vision")
+    text.refuse("use_bidirectional_attention", "bidirectional attention");
   const std::string activation =
       text.find("hidden_activation") != nullptr ? text.text("hidden_activation") : "gelu_pytorch_tanh";
   if (activation != "gelu_pytorch_tanh") {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "facet/base/log.h"
+#include "facet/base/text.h"
 #include "facet/checkpoint/prefixes.h"
 
 namespace facet::gemma4 {
@@ -68,6 +69,7 @@ ModelPlan::ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry
   plan_attention(config, registry, device);
   plan_layers();
   plan_head(config.model.head);
+  check_rules(config);
   lay_out_activations();
   for (const auto& module : attention_) workspace_bytes_ = std::max(workspace_bytes_, module->workspace_bytes());
   for (const LinearGroup* group : linears_) {
@@ -162,6 +164,29 @@ void ModelPlan::plan_head(const std::string& format) {
   head.max_rows = logit_rows_;
   head_ = std::make_unique<LinearGroup>(assembler_.plan(head));
   linears_.push_back(head_.get());
+}
+
+// A rule that serves nothing is a mistyped name: silence would make a comparison of two files one of a file with
+// itself.
+void ModelPlan::check_rules(const Config& config) const {
+  Problems problems;
+  for (const LinearRule& rule : config.linear) {
+    bool matches = false;
+    for (const LinearGroup* group : linears_) {
+      for (const LinearModule& module : group->modules()) {
+        for (const LinearSpec::Part& part : module.parts()) matches = matches || glob_match(rule.layers, part.name);
+      }
+    }
+    if (!matches) {
+      problems.add("{}:{}: {}.layers: '{}' matches no module; modules are named like {} and lm_head",
+                   config.file.string(), rule.choice.line, rule.choice.key_path, rule.layers,
+                   linears_.front()->modules().front().parts().front().name);
+    } else if (rule.min_rows > max_step_tokens_) {
+      log(LogLevel::warn, "{}:{}: {}.min_rows: {} rows never meet in a step of engine.max_step_tokens {}",
+          config.file.string(), rule.choice.line, rule.choice.key_path, rule.min_rows, max_step_tokens_);
+    }
+  }
+  problems.throw_if_any(ErrorKind::config, "linear rules that can never serve anything:");
 }
 
 void ModelPlan::lay_out_activations() {

@@ -81,6 +81,7 @@ class ModelPlan {
   void plan_attention(const Config& config, PluginRegistry& registry, abi::Device device);
   void plan_layers();
   void plan_head(const std::string& format);
+  void check_rules(const Config& config) const;
   void lay_out_activations();
   void count_in_place(const LinearModule& module, MemoryPlan& plan) const;
   void count_embedding(MemoryPlan& plan) const;

@@ -47,6 +47,14 @@ TEST(FormatBytes, ThreeSignificantDigits) {
   EXPECT_EQ(format_bytes(3ull << 30), "3.00 GiB");
 }
 
+TEST(JsonDepth, CountsOutsideOfStrings) {
+  EXPECT_EQ(json_depth(""), 0);
+  EXPECT_EQ(json_depth("{\"a\": [1, {\"b\": []}]}"), 4);
+  EXPECT_EQ(json_depth("[\"[[[[\\\"[[\", 1]"), 1);
+  EXPECT_EQ(json_depth("]]][[["), 0);
+  EXPECT_EQ(json_depth(std::string(200000, '[')), 200000);
+}
+
 TEST(Fnv1a, KnownValuesAndChaining) {
   // Values of the published test suite of FNV.
   EXPECT_EQ(fnv1a("", 0), 0xcbf29ce484222325ull);

@@ -118,7 +118,7 @@ TEST_F(RefusalTest, BidirectionalAttentionIsRefused) {
     EXPECT_THAT(run.err, AllOf(HasSubstr("use_bidirectional_attention: " + value.dump()),
                                HasSubstr("bidirectional attention is not supported")));
   }
-  config["use_bidirectional_attention"] = false;
+  config["use_bidirectional_attention"] = "vision";
   write("both-ways/config.json", config.dump());
   EXPECT_EQ(run_config(text.toml()).exit_code, 0);
 }

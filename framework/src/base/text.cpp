@@ -71,6 +71,25 @@ std::string format_bytes(std::uint64_t bytes) {
   return fmt::format("{:.{}f} {}", value, decimals, kUnits[unit]);
 }
 
+int json_depth(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
 std::uint64_t fnv1a(const void* data, std::size_t size, std::uint64_t seed) {
   const auto* bytes = static_cast<const unsigned char*>(data);
   std::uint64_t hash = seed;

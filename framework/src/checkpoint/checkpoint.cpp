@@ -30,6 +30,10 @@ std::optional<std::string> read_text(const std::filesystem::path& file) {
   if (!stream.is_open() || stream.bad() || std::filesystem::is_directory(file, error)) {
     throw_error(ErrorKind::checkpoint, "{}: cannot be read", file.string());
   }
+  if (json_depth(text) > kMaxJsonDepth) {
+    throw_error(ErrorKind::checkpoint, "{}: is nested {} deep; at most {} is read", file.string(), json_depth(text),
+                kMaxJsonDepth);
+  }
   return text;
 }
 

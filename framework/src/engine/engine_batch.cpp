@@ -135,7 +135,7 @@ void Engine::take_row(Sequence& sequence, std::int64_t offset, const float* logi
 void Engine::add_score(Sequence& sequence, std::int64_t position, std::span<const float> logits, std::int32_t token) {
   const double nll = -log_probability(logits, token);
   if (std::isnan(nll)) {
-    finish(sequence, FinishReason::error, fmt::format("the logits at position {} hold NaN", position));
+    finish(sequence, FinishReason::error, fmt::format("the logits at position {} hold NaN or infinity", position));
     return;
   }
   sequence.result.nll.push_back(nll);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "facet/abi/scheduler.h"
@@ -24,7 +25,11 @@ struct Engine::Sequence {
   std::int64_t generated() const { return static_cast<std::int64_t>(result.ids.size()); }
   std::int64_t pending() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
   // Rows it will hold at most: its last token stores none.
-  std::int64_t rows_needed() const { return prompt_tokens() + std::max<std::int64_t>(request.max_tokens - 1, 0); }
+  std::int64_t rows_needed() const {
+    const std::int64_t generated_rows = std::max<std::int64_t>(request.max_tokens - 1, 0);
+    const std::int64_t most = std::numeric_limits<std::int64_t>::max() - prompt_tokens();
+    return prompt_tokens() + std::min(generated_rows, most);
+  }
   bool decoding() const { return generated() > 0 && pending() == 1; }
 
   Request request;

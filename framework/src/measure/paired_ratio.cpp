@@ -44,6 +44,7 @@ void widen_by_bootstrap(const std::vector<const std::vector<double>*>& rounds, s
 
 void widen_by_student(const std::vector<const std::vector<double>*>& rounds, PairedRatio& result) {
   std::vector<double> logs;
+  logs.reserve(rounds.size());
   for (const std::vector<double>* round : rounds) logs.push_back(std::log(median(*round)));
   double mean = 0, squares = 0;
   const auto count = static_cast<double>(logs.size());

@@ -93,7 +93,9 @@ double uniform_draw(std::uint64_t seed, std::uint64_t index) noexcept {
 }
 
 double log_probability(std::span<const float> logits, std::int32_t id) {
-  const float max = scan(logits).max;
+  const Scan found = scan(logits);
+  if (found.bad > 0) return std::numeric_limits<double>::quiet_NaN();
+  const float max = found.max;
   float sums[kLanes] = {};
   double sum = 0;
   std::size_t begin = 0;

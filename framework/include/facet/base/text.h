@@ -18,6 +18,10 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
 bool glob_match(std::string_view pattern, std::string_view text);
 // "1.50 GiB", "12.0 KiB", "17 B": binary units, three significant digits.
 std::string format_bytes(std::uint64_t bytes);
+// Deepest nesting of [ and { outside of strings in a JSON text, valid or not. Libraries recurse over values, so text of
+// unknown origin is held to kMaxJsonDepth before it is parsed.
+inline constexpr int kMaxJsonDepth = 100;
+int json_depth(std::string_view text);
 // 64-bit FNV-1a over bytes; `seed` chains calls. Not for untrusted equality checks.
 std::uint64_t fnv1a(const void* data, std::size_t size, std::uint64_t seed = 0xcbf29ce484222325ull);
 

@@ -34,7 +34,7 @@ std::uint64_t choice_seed(std::uint64_t seed, std::uint64_t index) noexcept;
 double uniform_draw(std::uint64_t seed, std::uint64_t index) noexcept;
 
 // Natural log of the model's own probability of `id`: softmax of `logits` [vocabulary] as given. Absolute error below
-// 2e-6 for finite logits; NaN when a logit is.
+// 2e-6 for finite logits; NaN when a logit is NaN or plus infinity.
 double log_probability(std::span<const float> logits, std::int32_t id);
 
 // One per request. Holds scratch memory of the size of the vocabulary once something other than plain greedy is asked
