@@ -215,7 +215,7 @@ TEST_F(Ab, RequestThatCanNeverRunIsNamed) {
   const std::string good = config("good.toml");
   const ProgramResult result = run_facet({"ab", good, good, "--requests", requests({5, 300}, 4)});
   EXPECT_EQ(result.exit_code, 1) << result.text();
-  EXPECT_THAT(result.err, HasSubstr("request 2 of 2, variant A"));
+  EXPECT_THAT(result.err, HasSubstr("requests.jsonl:2), variant A"));
 }
 
 TEST_F(Ab, BenchReportsPrefillAndDecode) {
