@@ -241,7 +241,7 @@ TEST(Sampler, BrokenLogitsFailWithCountAndFirstToken) {
 // A score must not hide a NaN: e^NaN is not 0.
 TEST(Sampler, LogProbabilityOfBrokenLogitsIsNaN) {
   for (const float bad : {kNan, kInf}) {
-    std::vector<float> logits = random_logits(5000, 3, 2.0f);
+    std::vector<float> logits = random_logits(3, 5000, 2.0f);
     EXPECT_TRUE(std::isfinite(log_probability(logits, 7)));
     logits[4999] = bad;
     EXPECT_TRUE(std::isnan(log_probability(logits, 7)));
