@@ -181,7 +181,7 @@ while [[ $# -gt 0 ]]; do
   case "$1" in
     --quick) gates=("${quick_gates[@]}") ;;
     --gate)
-      [[ " ${all_gates[*]} " == *" ${2:-} "* && -n "${2:-}" ]] || fail "--gate needs one of: ${all_gates[*]}"
+      [[ " ${all_gates[*]} tsan " == *" ${2:-} "* && -n "${2:-}" ]] || fail "--gate needs one of: ${all_gates[*]} tsan"
       gates+=("$2")
       shift
       ;;
