@@ -2,6 +2,7 @@
 
 #include "facet/backend/cpu_backend.h"
 #include "facet/base/log.h"
+#include "facet/engine/plugin_choice.h"
 #include "gemma4/chat.h"
 #include "gemma4/tensor_check.h"
 
@@ -52,13 +53,10 @@ bool Pipeline::can_share(const Config& other) const {
 }
 
 void Pipeline::make_scheduler() {
-  const PluginChoice& choice = config_.scheduler;
-  const LoadedPlugin& loaded = registry_->load(abi::PluginKind::scheduler, choice.plugin, config_.file.parent_path());
-  Problems problems;
-  const OptionSet options = resolve_options(*loaded.descriptor, choice, config_.file.string(), problems);
-  problems.throw_if_any(ErrorKind::config, fmt::format("{}: wrong options", config_.file.string()));
-  scheduler_.plugin = registry_->create<abi::Scheduler>(loaded, options);
-  scheduler_.options = options.to_string();
+  const ResolvedPlugin resolved = resolve_plugin(config_, *registry_, abi::PluginKind::scheduler, config_.scheduler,
+                                                 {config_.scheduler.plugin, true});
+  scheduler_.plugin = registry_->create<abi::Scheduler>(resolved.plugin, resolved.options);
+  scheduler_.options = resolved.options.to_string();
 }
 
 const Tokenizer& Pipeline::tokenizer() {

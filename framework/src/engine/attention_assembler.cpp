@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "facet/engine/attention_module.h"
+#include "facet/engine/plugin_choice.h"
 #include "facet/sdk/attention.h"
 #include "facet/sdk/kv_cache.h"
 #include "kv_plan_check.h"
@@ -10,30 +11,13 @@ namespace {
 
 constexpr std::uint32_t kMaxLayouts = 32;
 
-struct Candidate {
-  std::string name;
-  bool with_options;
-};
-
-std::vector<Candidate> candidates(const PluginChoice& choice) {
-  std::vector<Candidate> list = {{choice.plugin, true}};
-  for (const std::string& name : choice.fallback) list.push_back({name, false});
-  return list;
-}
-
-// Loads a candidate and makes an instance; its options come from the file when it is the first choice.
 template <typename Interface>
 PluginInstance<Interface> make_instance(const Config& config, PluginRegistry& registry, abi::PluginKind kind,
                                         const PluginChoice& choice, const Candidate& candidate,
                                         std::string& options_text) {
-  const LoadedPlugin& loaded = registry.load(kind, candidate.name, config.file.parent_path());
-  PluginChoice used = choice;
-  if (!candidate.with_options) used.options.clear();
-  Problems problems;
-  const OptionSet options = resolve_options(*loaded.descriptor, used, config.file.string(), problems);
-  problems.throw_if_any(ErrorKind::config, fmt::format("{}: wrong options", config.file.string()));
-  options_text = options.to_string();
-  return registry.create<Interface>(loaded, options);
+  const ResolvedPlugin resolved = resolve_plugin(config, registry, kind, choice, candidate);
+  options_text = resolved.options.to_string();
+  return registry.create<Interface>(resolved.plugin, resolved.options);
 }
 
 template <typename Interface, typename Problem>
@@ -53,12 +37,6 @@ std::string list_text(const std::vector<abi::KvLayout>& layouts) {
   std::string text;
   for (const abi::KvLayout& layout : layouts) text += fmt::format("\n    {}", sdk::to_string(layout));
   return text.empty() ? "\n    none" : text;
-}
-
-std::string refusals_text(const std::vector<Refusal>& refused) {
-  std::string text;
-  for (const Refusal& refusal : refused) text += fmt::format("\n  {}: {}", refusal.plugin, refusal.reasons);
-  return text;
 }
 
 KvGroup choose_cache(const Config& config, PluginRegistry& registry, const abi::KvProblem& problem,

@@ -133,13 +133,6 @@ void KvManager::commit(std::uint64_t sequence, std::span<const std::int32_t> tok
   }
 }
 
-void KvManager::rollback(std::uint64_t sequence, std::int64_t count) {
-  for (KvGroup& group : groups_) {
-    SinkText text;
-    check_call(group.cache->rollback(sequence, count, text.sink()), group.cache.plugin(), "rolling back", text);
-  }
-}
-
 void KvManager::close(std::uint64_t sequence) noexcept {
   for (KvGroup& group : groups_) group.cache->close(sequence);
 }

@@ -64,20 +64,15 @@ std::vector<LinearAssembler::Interval> LinearAssembler::intervals(const std::str
   return result;
 }
 
-std::shared_ptr<LinearInstance> LinearAssembler::instance(const PluginChoice& choice, const std::string& plugin,
-                                                          bool with_options) {
-  const LoadedPlugin& loaded = registry_.load(abi::PluginKind::linear, plugin, config_.file.parent_path());
-  PluginChoice used = choice;
-  if (!with_options) used.options.clear();
-  Problems problems;
-  OptionSet options = resolve_options(*loaded.descriptor, used, config_.file.string(), problems);
-  problems.throw_if_any(ErrorKind::config, fmt::format("{}: wrong options", config_.file.string()));
+std::shared_ptr<LinearInstance> LinearAssembler::instance(const PluginChoice& choice, const Candidate& candidate) {
+  const ResolvedPlugin resolved = resolve_plugin(config_, registry_, abi::PluginKind::linear, choice, candidate);
+  const std::string options = resolved.options.to_string();
   for (const auto& known : instances_) {
-    if (&known->plugin.plugin() == &loaded && known->options == options.to_string()) return known;
+    if (&known->plugin.plugin() == &resolved.plugin && known->options == options) return known;
   }
   auto made = std::make_shared<LinearInstance>();
-  made->plugin = registry_.create<abi::Linear>(loaded, options);
-  made->options = options.to_string();
+  made->plugin = registry_.create<abi::Linear>(resolved.plugin, resolved.options);
+  made->options = options;
   instances_.push_back(made);
   return made;
 }
@@ -88,13 +83,11 @@ LinearChoice LinearAssembler::choose(const abi::LinearProblem& problem, const Li
   choice.min_rows = problem.min_rows;
   choice.max_rows = problem.max_rows;
   choice.rule = rule.choice.key_path;
-  std::vector<std::string> candidates = {rule.choice.plugin};
-  candidates.insert(candidates.end(), rule.choice.fallback.begin(), rule.choice.fallback.end());
-  for (const std::string& candidate : candidates) {
-    std::shared_ptr<LinearInstance> asked = instance(rule.choice, candidate, &candidate == &candidates.front());
+  for (const Candidate& candidate : candidates(rule.choice)) {
+    std::shared_ptr<LinearInstance> asked = instance(rule.choice, candidate);
     SinkText reasons;
     if (asked->plugin->supports(problem, reasons.sink()) == 0) {
-      choice.refused.push_back({candidate, reasons.text()});
+      choice.refused.push_back({candidate.name, reasons.text()});
       continue;
     }
     SinkText text;
@@ -110,10 +103,9 @@ LinearChoice LinearAssembler::choose(const abi::LinearProblem& problem, const Li
     choice.instance = std::move(asked);
     return choice;
   }
-  std::string text;
-  for (const Refusal& refusal : choice.refused) text += fmt::format("\n  {}: {}", refusal.plugin, refusal.reasons);
   throw_error(ErrorKind::plugin, "{}:{}: {}: no linear plugin takes {} ({}); name another plugin or a fallback:{}",
-              config_.file.string(), rule.choice.line, rule.choice.key_path, name, sdk::to_string(problem), text);
+              config_.file.string(), rule.choice.line, rule.choice.key_path, name, sdk::to_string(problem),
+              refusals_text(choice.refused));
 }
 
 LinearModule LinearAssembler::bind(std::vector<LinearSpec::Part> parts, const LinearSpec& spec,

@@ -57,7 +57,7 @@ class Engine {
   std::uint64_t submit(Request request);
   // Ends a request at the next step; finished and unknown ids are ignored, so cancelling twice is harmless.
   void cancel(std::uint64_t id);
-  // One step. False when nothing is live now (requests of the future may be waiting: see next_arrival_us).
+  // One step. False when nothing is live now (requests of the future may be waiting: see idle).
   // Throws Error for faults of the scheduler, among them 1000 preemptions of one sequence during which no request
   // gained a row or a token or ended; faults while running a batch fail the requests of that batch and the engine goes
   // on.

@@ -80,7 +80,6 @@ class KvManager {
   // View of model layer `layer` for the current step.
   const abi::KvView& view(std::int32_t layer) const;
   void commit(std::uint64_t sequence, std::span<const std::int32_t> tokens);
-  void rollback(std::uint64_t sequence, std::int64_t count);
   void close(std::uint64_t sequence) noexcept;
 
   // Sum over the groups, and the most ever seen at the end of a step.

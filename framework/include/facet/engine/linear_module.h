@@ -4,13 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "facet/checkpoint/linear_weight.h"
 #include "facet/config/config.h"
-#include "facet/engine/plugin_call.h"
+#include "facet/engine/plugin_choice.h"
 #include "facet/engine/weight_store.h"
 #include "facet/memory/memory_plan.h"
 
@@ -133,7 +132,7 @@ class LinearAssembler {
   LinearModule bind(std::vector<LinearSpec::Part> parts, const LinearSpec& spec,
                     const std::vector<Interval>& intervals);
   LinearChoice choose(const abi::LinearProblem& problem, const LinearRule& rule, const std::string& name);
-  std::shared_ptr<LinearInstance> instance(const PluginChoice& choice, const std::string& plugin, bool with_options);
+  std::shared_ptr<LinearInstance> instance(const PluginChoice& choice, const Candidate& candidate);
 
   const Config& config_;
   PluginRegistry& registry_;
