@@ -149,6 +149,13 @@ run_gate() {
   fi
 }
 
+# The lines of a log that say what failed: compilers' and linters' errors, assertions of tests with what they saw,
+# sanitizers' reports.
+what_failed() {
+  grep -E -A 8 '(: Failure$|: error: |: fatal error: |\berror: |^==[0-9]+==ERROR|runtime error:|WARNING: ThreadSanitizer|\*\*\*Failed|Not Run)' "$1" |
+    head -n 60 || true
+}
+
 # Processor seconds of all finished children so far.
 child_cpu() {
   python3 - "$$" << 'TEXT'
@@ -168,6 +175,10 @@ summary() {
     if [[ ${result[$name]} != passed ]]; then failed+=("$name"); fi
   done
   if [[ ${#failed[@]} -gt 0 ]]; then
+    for name in "${failed[@]}"; do
+      printf '\nfrom %s:\n' "$logs/$name.log"
+      what_failed "$logs/$name.log"
+    done
     echo "failed: ${failed[*]}"
     exit 1
   fi

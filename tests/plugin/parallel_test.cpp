@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <mutex>
@@ -89,17 +91,24 @@ TEST(ParallelFor, SamePiecesEveryTimeWhateverRunsThem) {
   }
 }
 
-TEST(ParallelFor, OnePieceRunsOnTheCallerAndStartsNoThread) {
-  const auto threads = [] {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator{});
+TEST(ParallelForDeathTest, OnePieceRunsOnTheCallerAndStartsNoThread) {
+  // In a process of its own: workers of an earlier test may still be starting in this one.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto one_piece = [] {
+    const auto threads = [] {
+      return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                           std::filesystem::directory_iterator{});
+    };
+    HostServices services(4, "auto");
+    const sdk::Host host(services.table());
+    const auto before = threads();
+    std::thread::id ran;
+    host.parallel_for(10, 100, [&](std::int64_t, std::int64_t, std::uint32_t) { ran = std::this_thread::get_id(); });
+    const bool on_caller = ran == std::this_thread::get_id();
+    fprintf(stderr, "on the caller: %d, threads %td before, %td after\n", on_caller, before, threads());
+    std::_Exit(on_caller && threads() == before ? 0 : 1);
   };
-  HostServices services(4, "auto");
-  const sdk::Host host(services.table());
-  const auto before = threads();
-  std::thread::id ran;
-  host.parallel_for(10, 100, [&](std::int64_t, std::int64_t, std::uint32_t) { ran = std::this_thread::get_id(); });
-  EXPECT_EQ(ran, std::this_thread::get_id());
-  EXPECT_EQ(threads(), before);
+  EXPECT_EXIT(one_piece(), ::testing::ExitedWithCode(0), "on the caller: 1");
 }
 
 TEST(ParallelFor, UsesSeveralThreads) {
