@@ -190,7 +190,8 @@ TEST_F(Ab, NothingIsReusedAcrossRounds) {
   const ProgramResult result =
       run_facet({"ab", file, file, "--requests", requests({100}, 2), "--rounds", "3", "--no-nll", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.text();
-  for (const Json& variant : result.json()["variants"]) EXPECT_EQ(variant["cached_tokens"], 0);
+  const Json document = result.json();
+  for (const Json& variant : document["variants"]) EXPECT_EQ(variant["cached_tokens"], 0);
 }
 
 TEST_F(Ab, WrongFilesAreUsageErrors) {

@@ -103,8 +103,9 @@ TEST_F(LifetimeTest, ExitWithLiveInstancesIsClean) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        auto* host = new HostServices(2, "auto");
-        auto* plugins = new PluginRegistry(host->table(), {});
+        // Never freed, and static so that the leak check sees them as reachable.
+        static auto* host = new HostServices(2, "auto");
+        static auto* plugins = new PluginRegistry(host->table(), {});
         const LoadedPlugin& plugin = plugins->load_file(fixture("scheduler_thread_local_scratch"));
         static auto instance = plugins->create<abi::Scheduler>(plugin, OptionSet(*plugin.descriptor));
         const bool ok = step(*instance.get()) == abi::Status::ok;
