@@ -29,12 +29,17 @@ struct KvLayout {
 // The new tokens of one step, side by side: sequence s owns rows [token_begin[s], token_begin[s + 1]) of every
 // activation, at positions first_position[s], first_position[s] + 1, ... After the step's writes it holds
 // first_position[s] + (token_begin[s + 1] - token_begin[s]) rows. A sequence may have zero tokens.
+// Arrays lie in the memory of the problem's device; the counts and bounds are for the host that chooses a launch. A
+// replayed graph sees other arrays behind the same pointers, within the same counts and bounds: a kernel takes from the
+// counts only how much it launches.
 struct BatchView {
   std::uint32_t size;
   std::int32_t sequence_count;
   std::int64_t token_count;
   const std::int32_t* token_begin;     // [sequence_count + 1]
   const std::int32_t* first_position;  // [sequence_count]
+  std::int64_t max_new_tokens;         // no sequence has more tokens in this step; 1: every one decodes
+  std::int64_t max_rows;               // no sequence has more rows after this step
 };
 
 // One layer of one cache, for the sequences of one step. Offsets are in elements and int64: a pool passes 2^31
@@ -57,7 +62,8 @@ struct KvView {
   std::int64_t scale_block_stride;
   std::int64_t scale_row_stride;
   std::int64_t scale_head_stride;
-  const std::int32_t* block_table;  // [sequence_count, table_stride]; -1: not resident (out of the window)
+  const std::int32_t* block_table;  // [sequence_count, table_stride]; -1: not resident (out of the window). In host
+                                    // memory as the cache gives it, in device memory as an attention kernel gets it
   std::int64_t table_stride;
   std::int64_t ring_rows;  // 0 unless addressing is ring
 };

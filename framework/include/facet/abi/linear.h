@@ -10,6 +10,15 @@ inline constexpr std::uint32_t kLinearInterfaceVersion = 0;
 
 enum class LinearRole : std::uint32_t { other = 0, q, k, v, qkv, qk, o, gate, up, gate_up, down, head };
 
+// Work around the product that a kernel may take into the same launch. A problem asks for a set of them, and a kernel
+// takes all of them or refuses the problem; the host then does them in launches of its own.
+enum LinearFusion : std::uint32_t {
+  // The input is made on the fly from LinearArgs::residual: a normalised residual stream.
+  kFuseResidualNorm = 1u << 0,
+  // Role gate_up: output[r, i] = gelu_tanh(y[r, i]) * y[r, out_features / 2 + i] for i < out_features / 2.
+  kFuseGeluGate = 1u << 1,
+};
+
 // What is asked of a kernel: everything that may change its answer or its plan.
 struct LinearProblem {
   std::uint32_t size;
@@ -25,6 +34,24 @@ struct LinearProblem {
   std::int32_t layer;       // -1 for the output head
   std::int64_t min_rows;    // every run has min_rows <= rows <= max_rows
   std::int64_t max_rows;
+  std::uint32_t fusions;  // bits of LinearFusion
+  std::uint32_t reserved;
+};
+
+// Input of kFuseResidualNorm, rows of in_features without gaps:
+//   h = hidden when update is null, else (hidden + rmsnorm(update) * post_norm) * scale
+//   hidden_out = h;  x = rmsnorm(h) * next_norm, where rmsnorm(v) = v / sqrt(mean(v^2) + epsilon)
+// hidden_out is not hidden: every block of a kernel may read hidden until the launch ends.
+struct LinearResidual {
+  std::uint32_t size;
+  float epsilon;
+  float scale;
+  std::uint32_t reserved;
+  const float* hidden;     // [rows, in_features]
+  const void* update;      // [rows, in_features] of LinearProblem::input, or null
+  const float* post_norm;  // [in_features]; null when update is
+  const float* next_norm;  // [in_features]
+  float* hidden_out;       // [rows, in_features]; may be null when update is
 };
 
 struct LinearPlan {
@@ -44,13 +71,14 @@ struct LinearArgs {
   std::uint32_t part_count;
   Stream stream;
   std::int64_t rows;
-  const void* input;           // [rows, in_features], row stride input_stride
+  const void* input;           // [rows, in_features], row stride input_stride; null with kFuseResidualNorm
   std::int64_t input_stride;   // elements
   void* output;                // [rows, out_features], row stride output_stride
   std::int64_t output_stride;  // elements
   const void* packed;          // packed_bytes as pack() left them; null when packed_bytes is 0
   const WeightView* parts;     // the weights stacked along out_features; only for plans that read in place
   Memory workspace;
+  const LinearResidual* residual;  // in host memory, null without kFuseResidualNorm
 };
 
 // supports() and plan() share one predicate: plan() of a problem that supports() accepts succeeds unless memory is
@@ -62,7 +90,8 @@ class Linear {
   // Decides and sizes; may be slow. Fills *plan.
   virtual Status plan(const LinearProblem& problem, LinearPlan* plan, TextSink error) noexcept = 0;
   // Writes the packed form of the parts, stacked along out_features in order; sum of out_features equals the problem's.
-  // Called once for each packed copy, only when packed_bytes > 0. packed.bytes >= packed_bytes.
+  // Called once for each packed copy, only when packed_bytes > 0. packed.bytes >= packed_bytes. The parts lie in host
+  // memory, `packed` in the memory of the problem's device; it is complete when the call returns.
   virtual Status pack(const LinearPlan& plan, const WeightView* parts, std::uint32_t part_count, Memory packed,
                       TextSink error) noexcept = 0;
   // Launches only: no allocation, no lock, no log, no environment, no synchronisation. Reads no element past the
