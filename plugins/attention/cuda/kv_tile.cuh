@@ -1,0 +1,104 @@
+// Tiles of keys and values in shared memory.
+//
+// A tile of R rows lies in panels of 64 elements: panel p holds elements [64 p, 64 p + 64) of every row, 128 bytes a
+// row, and within a row the 16-byte chunk c lies at c ^ (row % 8). Eight rows of one chunk then fall in different
+// banks, and the same bytes are the 128-byte swizzle that wgmma reads.
+#pragma once
+
+#include "attention/cuda/device.cuh"
+#include "attention/cuda/params.h"
+
+namespace facet::attention::cuda {
+
+constexpr int panel_count(int head_dim) {
+  return (head_dim + 63) / 64;
+}
+constexpr int tile_bytes(int head_dim, int rows) {
+  return panel_count(head_dim) * rows * 128;
+}
+
+template <int kRows>
+__device__ __forceinline__ std::uint32_t chunk_address(std::uint32_t tile, int row, int chunk) {
+  return tile + static_cast<std::uint32_t>((chunk >> 3) * (kRows * 128) + row * 128 + (((chunk & 7) ^ (row & 7)) << 4));
+}
+
+// Where the rows of one tile lie: element offsets of head 0, -1 for a row that must not be read. The offset of a scale
+// lies beside it.
+template <int kRows, bool kInt8>
+struct TileRows {
+  std::int64_t offset[kRows];
+  float key_scale[kInt8 ? kRows : 1];
+  float value_scale[kInt8 ? kRows : 1];
+};
+
+__device__ __forceinline__ std::uint32_t logical_row(const KvSource& kv, std::int32_t position) {
+  const auto row = static_cast<std::uint32_t>(position);
+  return kv.ring_rows > 0 ? row % kv.ring_rows : row;
+}
+
+// Threads [0, kRows) of a block: rows [begin, begin + kRows) of a sequence, those outside [low, high) not to be read.
+template <int kRows, bool kInt8>
+__device__ __forceinline__ void find_rows(TileRows<kRows, kInt8>& rows, const KvSource& kv, int sequence, int head,
+                                          std::int32_t begin, std::int32_t low, std::int32_t high) {
+  const int index = static_cast<int>(threadIdx.x);
+  if (index >= kRows) return;
+  const std::int32_t position = begin + index;
+  const bool valid = position >= low && position < high;
+  std::int64_t offset = -1;
+  float key_scale = 0.0f;
+  float value_scale = 0.0f;
+  if (valid) {
+    const std::uint32_t row = logical_row(kv, position);
+    const std::int64_t block = kv.table[sequence * kv.table_stride + row / kv.block_rows];
+    const std::int64_t in_block = row % kv.block_rows;
+    offset = block * kv.block_stride + in_block * kv.row_stride + head * kv.head_stride;
+    if constexpr (kInt8) {
+      const std::int64_t at =
+          block * kv.scale_block_stride + in_block * kv.scale_row_stride + head * kv.scale_head_stride;
+      key_scale = kv.key_scales[at];
+      value_scale = kv.value_scales[at];
+    }
+  }
+  rows.offset[index] = offset;
+  if constexpr (kInt8) {
+    rows.key_scale[index] = key_scale;
+    rows.value_scale[index] = value_scale;
+  }
+}
+
+// Eight int8 codes as bf16, exactly.
+__device__ __forceinline__ uint4 widen_codes(uint2 codes) {
+  const auto code = [](std::uint32_t word, int byte) {
+    return static_cast<float>(static_cast<std::int8_t>((word >> (8 * byte)) & 0xffu));
+  };
+  return make_uint4(pack_bf16(code(codes.x, 0), code(codes.x, 1)), pack_bf16(code(codes.x, 2), code(codes.x, 3)),
+                    pack_bf16(code(codes.y, 0), code(codes.y, 1)), pack_bf16(code(codes.y, 2), code(codes.y, 3)));
+}
+
+// Copies a tile; rows that must not be read become zeros, so that a weight of zero times them is zero. bf16 is under
+// way when this returns (the caller commits), int8 is complete.
+template <int kDim, int kRows, int kThreads, bool kInt8>
+__device__ __forceinline__ void load_tile(std::uint32_t tile, const void* pool, const TileRows<kRows, kInt8>& rows) {
+  constexpr int kChunks = kDim / 8;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kThreads) {
+    const int row = i / kChunks;
+    const int chunk = i % kChunks;
+    const std::int64_t offset = rows.offset[row];
+    const bool valid = offset >= 0;
+    const std::int64_t at = (valid ? offset : 0) + chunk * 8;
+    const std::uint32_t to = chunk_address<kRows>(tile, row, chunk);
+    if constexpr (kInt8) {
+      const uint2 codes =
+          valid ? __ldcg(reinterpret_cast<const uint2*>(static_cast<const std::int8_t*>(pool) + at)) : make_uint2(0, 0);
+      const uint4 wide = widen_codes(codes);
+      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(wide.x), "r"(wide.y), "r"(wide.z),
+                   "r"(wide.w)
+                   : "memory");
+    } else {
+      copy16_async(to, static_cast<const __nv_bfloat16*>(pool) + at, valid);
+    }
+  }
+}
+
+}  // namespace facet::attention::cuda

@@ -1,0 +1,69 @@
+// What the kernels of attention/flash_cuda get, and the functions that launch them. Plain data, read by g++ and nvcc.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace facet::attention::cuda {
+
+// abi::KvView with 32-bit row counts: a sequence has fewer than 2^31 rows.
+struct KvSource {
+  const void* keys;
+  const void* values;
+  const float* key_scales;
+  const float* value_scales;
+  std::int64_t block_stride, row_stride, head_stride;  // elements
+  std::int64_t scale_block_stride, scale_row_stride, scale_head_stride;
+  const std::int32_t* table;  // device memory
+  std::int64_t table_stride;
+  std::uint32_t block_rows;
+  std::uint32_t ring_rows;  // 0: no ring
+};
+
+// Rows of a tile of queries are packed: row = token * group + head within the group, for one KV head.
+struct FlashParams {
+  KvSource kv;
+  const std::int32_t* token_begin;
+  const std::int32_t* first_position;
+  const void* queries;  // bf16
+  std::int64_t query_stride;
+  void* output;  // bf16
+  std::int64_t output_stride;
+  std::int32_t group;        // query heads of a KV head
+  std::int32_t window;       // 0: global
+  float scale;               // of scores in the exponent of 2; positive, see query_sign
+  std::uint32_t query_sign;  // flips the sign of two packed bf16 when the problem's scale is negative
+  // A sequence of at most this many packed rows belongs to the decode kernel, others to the prefill kernel.
+  std::int32_t decode_rows;
+  std::int32_t splits;      // decode: blocks that share the keys of a (sequence, KV head)
+  float* parts;             // decode: [sequence, KV head, split, part_floats]
+  std::uint32_t* counters;  // decode: [sequence, KV head], zero between launches
+};
+
+inline constexpr std::int32_t kDecodeRows = 16;  // rows of an mma tile: what the decode kernel packs
+inline constexpr std::int32_t kPrefillRows = 64;
+inline constexpr std::int32_t kMaxSplits = 64;
+
+// A part: [kDecodeRows, head_dim] sums, then the largest score and the sum of weights of every row.
+constexpr std::int64_t part_floats(std::int64_t head_dim) {
+  return kDecodeRows * (head_dim + 2);
+}
+template <int kDim>
+inline constexpr std::int64_t kPartFloats = part_floats(kDim);
+
+struct LaunchShape {
+  std::int32_t head_dim;
+  std::int32_t kv_heads;
+  std::int32_t sequences;
+  bool int8;
+  cudaStream_t stream;
+};
+
+// Sets the attributes of the kernels for this head size and element; before any launch.
+cudaError_t prepare_decode(std::int32_t head_dim, bool int8);
+cudaError_t prepare_prefill(std::int32_t head_dim, bool int8);
+cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape);
+cudaError_t launch_prefill(const FlashParams& params, const LaunchShape& shape, std::int32_t max_new_tokens);
+
+}  // namespace facet::attention::cuda

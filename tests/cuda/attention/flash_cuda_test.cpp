@@ -1,0 +1,203 @@
+// attention/flash_cuda against exact results on random inputs: layouts, head sizes, windows, groups, ragged batches,
+// graphs. FACET_TEST_SEED sets the seed; every failure names it.
+#include <cstdlib>
+#include <random>
+
+#include "runner.h"
+
+namespace facet::test {
+namespace {
+
+using abi::DType;
+using abi::KvAddressing;
+using abi::KvOrder;
+
+constexpr KvAddressing kAddressings[] = {KvAddressing::contiguous, KvAddressing::ring, KvAddressing::paged};
+constexpr KvOrder kOrders[] = {KvOrder::token_major, KvOrder::head_major};
+constexpr DType kElements[] = {DType::bf16, DType::i8};
+constexpr std::int64_t kHeadDims[] = {64, 96, 128, 256, 512};
+
+std::uint64_t base_seed() {
+  static const std::uint64_t seed = [] {
+    const char* text = std::getenv("FACET_TEST_SEED");
+    const std::uint64_t chosen = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}();
+    std::printf("FACET_TEST_SEED=%llu\n", static_cast<unsigned long long>(chosen));
+    return chosen;
+  }();
+  return seed;
+}
+
+class FlashCuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string reason = no_device_reason();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+  static const TestHost& host() {
+    static const TestHost host(1);
+    return host;
+  }
+  // One run near the exact result, and a second with the same bits.
+  static void check(const AttentionPlugin& plugin, CudaWorld& world, const std::string& what) {
+    Runner runner(plugin, world.problem());
+    runner.run(world);
+    world.expect_right(what);
+    const std::vector<std::uint16_t> once = world.output();
+    runner.run(world);
+    EXPECT_EQ(once, world.output()) << what << ": a second run differs: " << world.describe();
+  }
+  static void check(const CudaShape& shape, const CudaStorage& storage, const std::vector<Piece>& pieces,
+                    const std::string& what) {
+    const AttentionPlugin plugin("attention_flash_cuda", host());
+    CudaWorld world(shape, storage, pieces, base_seed() + pieces.size());
+    check(plugin, world, what);
+  }
+};
+
+TEST_F(FlashCuda, EveryLayoutHeadDimAndElement) {
+  for (const std::int64_t dim : kHeadDims) {
+    for (const KvAddressing addressing : kAddressings) {
+      for (const KvOrder order : kOrders) {
+        for (const DType element : kElements) {
+          for (const std::int64_t window : {0, 24}) {
+            const CudaShape shape{4, 2, dim, window};
+            const CudaStorage storage{addressing, order, element, 16, 2};
+            check(shape, storage, {{70, 1}, {0, 45}, {0, 0}, {9, 5}, {150, 33}}, "layouts");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(FlashCuda, EveryGroup) {
+  for (const std::int64_t dim : kHeadDims) {
+    for (const std::int64_t group : {1, 2, 3, 4, 8, 16, 24}) {
+      for (const std::int64_t window : {0, 100}) {
+        const CudaShape shape{2 * group, 2, dim, window};
+        check(shape, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 64}, {{300, 1}, {211, 1}, {0, 1}},
+              "decode");
+        check(shape, {KvAddressing::contiguous}, {{0, 70}, {130, 3}, {222, 1}}, "mixture");
+      }
+    }
+  }
+}
+
+// The two kinds of layers of the 12B model, with contexts around tile, split and window edges.
+TEST_F(FlashCuda, ModelShapes) {
+  const CudaShape sliding{16, 8, 256, 1024};
+  const CudaShape global{16, 1, 512, 0};
+  for (const std::int64_t context : {1, 15, 63, 64, 65, 1023, 1024, 1025, 1500}) {
+    check(sliding, {KvAddressing::ring}, {{context - 1, 1}, {2 * context, 1}}, "sliding decode");
+    check(global, {KvAddressing::contiguous}, {{context - 1, 1}, {2 * context, 1}}, "global decode");
+  }
+  check(sliding, {KvAddressing::ring}, {{0, 129}, {1000, 40}, {2100, 1}}, "sliding prefill");
+  check(global, {KvAddressing::paged, KvOrder::token_major, DType::bf16, 32}, {{0, 131}, {700, 20}, {900, 1}},
+        "global prefill");
+  check(sliding, {KvAddressing::ring}, {{0, 1200}}, "sliding long prefill");
+  check(global, {KvAddressing::contiguous}, {{64, 300}}, "global long prefill");
+}
+
+TEST_F(FlashCuda, ScalesOfEverySign) {
+  for (const float sharpness : {-4.0f, 0.0f, 40.0f}) {
+    const CudaShape shape{8, 2, 128, 0, sharpness};
+    check(shape, {}, {{200, 1}, {0, 50}}, "sharpness " + std::to_string(sharpness));
+  }
+}
+
+TEST_F(FlashCuda, RandomBatches) {
+  std::mt19937_64 random(base_seed());
+  const auto pick = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  for (int round = 0; round < 60; ++round) {
+    const AttentionPlugin plugin("attention_flash_cuda", host(),
+                                 {{"decode_blocks", pick(1, 600)}, {"split_keys", 16 * pick(1, 20)}});
+    const std::int64_t kv_heads = pick(1, 4);
+    const CudaShape shape{kv_heads * pick(1, 18), kv_heads, kHeadDims[pick(0, 4)], pick(0, 2) * pick(1, 300)};
+    const CudaStorage storage{kAddressings[pick(0, 2)], kOrders[pick(0, 1)], kElements[pick(0, 3) / 3],
+                              static_cast<std::uint32_t>(pick(1, 80)), pick(0, 70)};
+    std::vector<Piece> pieces;
+    for (std::int64_t i = pick(1, 7); i > 0; --i)
+      pieces.push_back({pick(0, 1) * pick(0, 700), pick(0, 1) * pick(0, 90)});
+    if (pick(0, 2) == 0) {
+      for (Piece& piece : pieces) piece.tokens = 1;
+    }
+    CudaWorld world(shape, storage, pieces, random());
+    check(plugin, world, "round " + std::to_string(round) + " of base seed " + std::to_string(base_seed()));
+  }
+}
+
+// One graph, captured within bounds, serves other positions and token counts behind the same pointers.
+TEST_F(FlashCuda, GraphFollowsTheArrays) {
+  for (const bool decode : {true, false}) {
+    for (const CudaShape& shape : {CudaShape{16, 8, 256, 200}, CudaShape{16, 1, 512, 0}, CudaShape{4, 4, 64, 0}}) {
+      const std::int64_t most = decode ? 1 : 40;
+      const AttentionPlugin plugin("attention_flash_cuda", host());
+      CudaWorld world(shape, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 32},
+                      {{900, 1}, {899, 1}, {1000 - most, most}, {17, 1}}, base_seed(), true);
+      Runner runner(plugin, world.problem());
+      const abi::BatchView bounds = world.batch();
+      runner.capture(world);
+      const std::vector<std::vector<Piece>> steps = {
+          {{0, 1}, {5, 1}, {64, 1}, {999, 1}},
+          {{500, 1}, {0, 0}, {63, most}, {64, 1}},
+          {{0, 0}, {0, 0}, {0, most}, {0, 0}},
+      };
+      for (const std::vector<Piece>& step : steps) {
+        world.set_pieces(step);
+        runner.replay(world);
+        world.expect_right("replay");
+        const std::vector<std::uint16_t> replayed = world.output();
+        // The same launch, eagerly: bounds of the capture, arrays of this step.
+        world.batch().token_count = bounds.token_count;
+        world.batch().max_new_tokens = bounds.max_new_tokens;
+        world.batch().max_rows = bounds.max_rows;
+        runner.run(world);
+        EXPECT_EQ(replayed, world.output()) << "replay and eager differ: " << world.describe();
+      }
+    }
+  }
+}
+
+TEST_F(FlashCuda, SequenceInABatchIsAsRightAsAlone) {
+  const CudaShape shape{16, 8, 256, 1024};
+  std::vector<Piece> pieces;
+  for (std::int64_t i = 0; i < 64; ++i) pieces.push_back({i * 40 + 3, 1});
+  check(shape, {KvAddressing::ring}, pieces, "64 sequences");
+  check({16, 1, 512, 0}, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 64}, pieces, "64 sequences");
+  check({16, 1, 512, 0}, {KvAddressing::paged, KvOrder::head_major, DType::i8, 64}, pieces, "64 sequences");
+}
+
+TEST_F(FlashCuda, SaysWhyNot) {
+  const AttentionPlugin plugin("attention_flash_cuda", host());
+  const CudaWorld world({4, 2, 64, 0}, {}, {{0, 1}}, 1);
+  const auto reasons = [&](auto change) {
+    abi::AttentionProblem problem = world.problem();
+    change(problem);
+    Lines lines;
+    EXPECT_EQ(plugin->supports(problem, lines.sink()), 0u);
+    return lines.joined();
+  };
+  EXPECT_NE(reasons([](auto& p) { p.head_dim = 80; }).find("head_dim 80"), std::string::npos);
+  EXPECT_NE(reasons([](auto& p) { p.device = abi::Device::cpu; }).find("device"), std::string::npos);
+  EXPECT_NE(reasons([](auto& p) { p.layout.element = DType::f32; }).find("KV element f32"), std::string::npos);
+  EXPECT_NE(reasons([](auto& p) { p.input = DType::f32; }).find("queries are f32"), std::string::npos);
+}
+
+// Runs on every machine: either the device is there, or the plugin says what is missing.
+TEST(FlashCudaProbe, SaysWhatIsMissing) {
+  const TestHost host(1);
+  const AttentionPlugin plugin("attention_flash_cuda", host);
+  Lines lines;
+  const abi::Status status = plugin.descriptor().probe(host.table(), lines.sink());
+  if (no_device_reason().empty()) {
+    EXPECT_EQ(status, abi::Status::ok) << lines.joined();
+  } else {
+    EXPECT_EQ(status, abi::Status::unavailable);
+    EXPECT_FALSE(lines.lines.empty());
+  }
+}
+
+}  // namespace
+}  // namespace facet::test

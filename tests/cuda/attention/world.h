@@ -1,0 +1,91 @@
+// One attention step on the device: sequences with random queries, keys and values in any layout, memory around them
+// filled with NaN, and the exact result on the host.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/test_host.h"
+#include "device_memory.h"
+#include "facet/sdk/kv_rows.h"
+
+namespace facet::test {
+
+struct CudaShape {
+  std::int64_t query_heads = 16;
+  std::int64_t kv_heads = 8;
+  std::int64_t head_dim = 256;
+  std::int64_t window = 0;
+  float sharpness = 4.0f;  // scores lie in about [-sharpness, sharpness]; a negative one is a negative scale
+};
+
+struct CudaStorage {
+  abi::KvAddressing addressing = abi::KvAddressing::contiguous;
+  abi::KvOrder order = abi::KvOrder::head_major;
+  abi::DType element = abi::DType::bf16;
+  std::uint32_t block_rows = 16;  // paged
+  std::int64_t spare_rows = 0;    // ring rows beyond window + chunk - 1
+};
+
+struct Piece {
+  std::int64_t first = 0;   // position of the first new token
+  std::int64_t tokens = 1;  // new tokens
+};
+
+class CudaWorld {
+ public:
+  // Keys and values of every position that a query of `pieces` may see; with `whole`, of every position below `reach`
+  // (0: what the pieces need), so that set_pieces() may move within it.
+  CudaWorld(const CudaShape& shape, const CudaStorage& storage, std::vector<Piece> pieces, std::uint64_t seed,
+            bool whole = false, std::int64_t reach = 0);
+
+  // Other positions behind the same pointers. Token counts may not pass those of the constructor.
+  void set_pieces(std::vector<Piece> pieces);
+
+  abi::AttentionArgs args() const;  // everything but stream and workspace
+  const abi::AttentionProblem& problem() const { return problem_; }
+  abi::BatchView& batch() { return batch_; }
+  std::string describe() const;
+
+  // Every element of the step near the exact result, everything around it untouched. Adds test failures.
+  void expect_right(const std::string& what) const;
+  std::vector<std::uint16_t> output() const { return output_->read(); }
+  void poison_output() { output_->fill(0xff); }
+
+ private:
+  struct Sequence {
+    std::vector<float> keys, values;  // as stored, [position, kv_head, head_dim]
+  };
+  void place(std::int64_t longest, std::int64_t most_tokens, bool whole);
+  void make_sequence(std::int64_t sequence, std::int64_t begin, std::int64_t end, std::uint64_t seed);
+  void upload();
+  void reference_row(std::int64_t sequence, std::int64_t token, std::int64_t head, double* result,
+                     double* tolerance) const;
+  bool check_row(std::int64_t sequence, std::int64_t token, std::int64_t head, const std::uint16_t* row,
+                 std::string& fault) const;
+
+  CudaShape shape_;
+  CudaStorage storage_;
+  std::vector<Piece> pieces_;
+  std::uint64_t seed_;
+  std::int64_t reach_ = 0;
+  std::int64_t query_stride_ = 0;
+  std::int64_t output_stride_ = 0;
+  std::vector<Sequence> sequences_;
+  std::vector<std::uint16_t> queries_;
+  std::vector<std::int32_t> table_;
+  std::vector<std::uint8_t> keys_, values_;
+  std::vector<float> key_scales_, value_scales_;
+  abi::BatchView batch_{};
+  abi::KvView view_{};       // on the device
+  abi::KvView host_view_{};  // the same with host arrays
+  abi::AttentionProblem problem_{};
+  std::unique_ptr<DeviceBuffer<std::uint8_t>> device_keys_, device_values_;
+  std::unique_ptr<DeviceBuffer<float>> device_key_scales_, device_value_scales_;
+  std::unique_ptr<DeviceBuffer<std::int32_t>> device_table_, token_begin_, first_position_;
+  std::unique_ptr<DeviceBuffer<std::uint16_t>> device_queries_, output_;
+};
+
+}  // namespace facet::test
