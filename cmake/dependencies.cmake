@@ -18,6 +18,15 @@ target_include_directories(facet_boost_dll SYSTEM INTERFACE ${Boost_INCLUDE_DIRS
 target_compile_definitions(facet_boost_dll INTERFACE BOOST_DLL_USE_STD_FS)
 target_link_libraries(facet_boost_dll INTERFACE ${CMAKE_DL_LIBS})
 
+# OpenBLAS and LAPACKE, for the quantizer alone. The quantizer brings its own threads, so the serial OpenBLAS is enough.
+find_library(FACET_OPENBLAS_LIBRARY openblas REQUIRED)
+find_library(FACET_LAPACKE_LIBRARY lapacke REQUIRED)
+find_path(FACET_CBLAS_DIR cblas.h PATH_SUFFIXES ${CMAKE_LIBRARY_ARCHITECTURE} REQUIRED)
+find_path(FACET_LAPACKE_DIR lapacke.h REQUIRED)
+add_library(facet_blas INTERFACE)
+target_include_directories(facet_blas SYSTEM INTERFACE ${FACET_CBLAS_DIR} ${FACET_LAPACKE_DIR})
+target_link_libraries(facet_blas INTERFACE ${FACET_LAPACKE_LIBRARY} ${FACET_OPENBLAS_LIBRARY})
+
 if(FACET_BUILD_TESTS)
   find_package(GTest REQUIRED)
 endif()

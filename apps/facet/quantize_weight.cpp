@@ -55,15 +55,18 @@ LinearWeight quantize_weight(const LinearWeight& weight, const LinearFormat& for
                                   made.words.data(), 4 * words, std::move(made.scales), std::move(made.zeros));
 }
 
-QuantizedMatrix quantize_matrix(const DenseMatrix& matrix, const QuantizationScheme& scheme, bool search_scales) {
+quantizer::Matrix quantizer_matrix(const DenseMatrix& matrix) {
   const auto type = matrix.type == TensorType::bf16 ? quantizer::Matrix::Type::bf16 : quantizer::Matrix::Type::f32;
+  return {matrix.name, type, matrix.values, matrix.out_features, matrix.in_features};
+}
+
+QuantizedMatrix quantize_matrix(const DenseMatrix& matrix, const QuantizationScheme& scheme, bool search_scales) {
   quantizer::RtnOptions options;
   options.bits = scheme.bits;
   options.symmetric = scheme.symmetric;
   options.group_size = scheme.group_size;
   options.search_scales = search_scales;
-  quantizer::Quantized made =
-      quantize({matrix.name, type, matrix.values, matrix.out_features, matrix.in_features}, options);
+  quantizer::Quantized made = quantize(quantizer_matrix(matrix), options);
   return {std::move(made.words), std::move(made.scales), std::move(made.zeros)};
 }
 

@@ -29,7 +29,7 @@ std::filesystem::path partial_name(const std::filesystem::path& out) {
   return partial;
 }
 
-void check_free(const std::filesystem::path& out) {
+void check_free(const std::filesystem::path& out, bool replace_partial) {
   if (out.empty()) throw_error(ErrorKind::usage, "the folder to write has an empty name; name one to create");
   if (is_taken(out)) {
     std::error_code error;
@@ -37,7 +37,7 @@ void check_free(const std::filesystem::path& out) {
     throw_error(ErrorKind::run, "{}: exists already{}; choose another folder or delete it", out.string(),
                 leads_nowhere ? " as a link that leads nowhere" : "");
   }
-  if (is_taken(partial_name(out))) {
+  if (is_taken(partial_name(out)) && !replace_partial) {
     throw_error(ErrorKind::run, "{}: exists; another run is writing it, or one was interrupted: delete it then",
                 partial_name(out).string());
   }
@@ -46,9 +46,10 @@ void check_free(const std::filesystem::path& out) {
 // A folder that is removed unless it got its final name.
 class PartialFolder {
  public:
-  explicit PartialFolder(const std::filesystem::path& out) : out_(out), partial_(partial_name(out)) {
-    check_free(out_);
+  PartialFolder(const std::filesystem::path& out, bool replace) : out_(out), partial_(partial_name(out)) {
+    check_free(out_, replace);
     std::error_code error;
+    if (replace) std::filesystem::remove_all(partial_, error);
     std::filesystem::create_directories(partial_, error);
     if (error) throw_error(ErrorKind::run, "{}: cannot create: {}", partial_.string(), error.message());
   }
@@ -129,19 +130,6 @@ Plan make_plan(const QuantizeJob& job, const Checkpoint& source) {
   return plan;
 }
 
-// Calls the quantizer on a mapped tensor, through a copy where the file does not align it.
-QuantizedMatrix quantize_tensor(const QuantizeJob& job, const Tensor& tensor, const QuantizationScheme& scheme) {
-  const auto width = static_cast<std::size_t>(element_bytes(tensor.type));
-  std::vector<float> aligned;
-  const void* values = tensor.data;
-  if (reinterpret_cast<std::uintptr_t>(tensor.data) % width != 0) {
-    aligned.resize(tensor.bytes / sizeof(float) + 1);
-    std::memcpy(aligned.data(), tensor.data, tensor.bytes);
-    values = aligned.data();
-  }
-  return job.quantize({tensor.name, tensor.type, values, tensor.shape[0], tensor.shape[1]}, scheme);
-}
-
 void copy_side_files(const Checkpoint& source, const std::filesystem::path& to) {
   for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
                            "special_tokens_map.json", "tokenizer.model", "chat_template.jinja", "chat_template.json",
@@ -150,19 +138,49 @@ void copy_side_files(const Checkpoint& source, const std::filesystem::path& to) 
   }
 }
 
+void require_dense(const Checkpoint& source) {
+  const std::string file = (source.directory() / "config.json").string();
+  if (parse_quantization_config(source.config_json(), file).quantized()) {
+    throw_error(ErrorKind::checkpoint, "{}: is quantized already; start from the bf16 checkpoint",
+                source.directory().string());
+  }
+}
+
 }  // namespace
+
+std::filesystem::path require_free_output(const std::filesystem::path& out, bool replace_partial) {
+  const std::filesystem::path name = normalized(out);
+  check_free(name, replace_partial);
+  return name;
+}
+
+std::map<std::string, QuantizationScheme> modules_to_quantize(const QuantizeJob& job, const Checkpoint& source) {
+  require_dense(source);
+  return make_plan(job, source).modules;
+}
+
+DenseMatrix dense_matrix(const Tensor& tensor, std::vector<float>& storage) {
+  if (tensor.type != TensorType::bf16 && tensor.type != TensorType::f32) {
+    throw_error(ErrorKind::checkpoint, "{}: only BF16 and F32 can be quantized", describe(tensor));
+  }
+  const auto width = static_cast<std::size_t>(element_bytes(tensor.type));
+  const void* values = tensor.data;
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % width != 0) {
+    storage.resize(tensor.bytes / sizeof(float) + 1);
+    std::memcpy(storage.data(), tensor.data, tensor.bytes);
+    values = storage.data();
+  }
+  return {tensor.name, tensor.type, values, tensor.shape[0], tensor.shape[1]};
+}
 
 QuantizeReport quantize_checkpoint(const QuantizeJob& job,
                                    const std::function<void(const QuantizeProgress&)>& progress) {
-  const std::filesystem::path out = normalized(job.out);
-  check_free(out);
+  const std::filesystem::path out = require_free_output(job.out, job.replace_partial);
   const Checkpoint source = Checkpoint::open(job.in);
-  if (parse_quantization_config(source.config_json(), (job.in / "config.json").string()).quantized()) {
-    throw_error(ErrorKind::checkpoint, "{}: is quantized already; start from the bf16 checkpoint", job.in.string());
-  }
+  require_dense(source);
   const Plan plan = make_plan(job, source);
   const std::string config = with_quantization_config(source.config_json(), plan.groups, plan.ignore);
-  PartialFolder folder(out);
+  PartialFolder folder(out, job.replace_partial);
   QuantizeReport report;
   report.bytes_in = source.tensor_bytes();
   const auto total = static_cast<std::int64_t>(plan.modules.size());
@@ -186,7 +204,8 @@ QuantizeReport quantize_checkpoint(const QuantizeJob& job,
     const QuantizationScheme scheme = entry->second;
     add_quantized_module(writer, module, scheme, tensor.shape[0], tensor.shape[1], [&, module, scheme] {
       if (progress) progress({module, done, total});
-      QuantizedMatrix matrix = quantize_tensor(job, tensor, scheme);
+      std::vector<float> storage;
+      QuantizedMatrix matrix = job.quantize(dense_matrix(tensor, storage), scheme);
       report.quantized.push_back(module);
       ++done;
       source.release_pages();
@@ -196,6 +215,9 @@ QuantizeReport quantize_checkpoint(const QuantizeJob& job,
   report.bytes_out = writer.write();
   write_text_atomically(folder.path() / "config.json", config);
   copy_side_files(source, folder.path());
+  if (job.side_files) {
+    for (const auto& [name, text] : job.side_files()) write_text_atomically(folder.path() / name, text);
+  }
   folder.commit();
   if (progress) progress({"", done, total});
   return report;

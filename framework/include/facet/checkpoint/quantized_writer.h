@@ -57,7 +57,19 @@ struct QuantizeJob {
   std::vector<std::string> exclude;             // glob patterns of module names that stay as they are
   QuantizeMatrix quantize;                      // must not be empty
   std::map<std::string, std::string> metadata;  // into the file's __metadata__: method, versions
+  bool replace_partial = false;                 // an interrupted run's partial folder is deleted instead of refused
+  // More text files of the folder, by name; called when the weights are written. May be empty.
+  std::function<std::map<std::string, std::string>()> side_files;
 };
+
+// Modules (names without ".weight") that quantize_checkpoint would quantize, with their scheme. Throws
+// Error(checkpoint) when the source is quantized already or a pattern of `exclude` matches no module.
+std::map<std::string, QuantizationScheme> modules_to_quantize(const QuantizeJob& job, const Checkpoint& source);
+// `out` as a plain name: no trailing slash, no "/./". Throws what quantize_checkpoint throws when it cannot be created.
+std::filesystem::path require_free_output(const std::filesystem::path& out, bool replace_partial = false);
+// Values of a mapped matrix tensor, through a copy in `storage` where the file does not align them. Throws
+// Error(checkpoint) for types other than BF16 and F32.
+DenseMatrix dense_matrix(const Tensor& tensor, std::vector<float>& storage);
 
 struct QuantizeProgress {
   std::string module;     // being quantized

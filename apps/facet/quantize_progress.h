@@ -1,0 +1,32 @@
+// Progress of a long quantization with the time that is left.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace facet::cli {
+
+// "quantizing layer 3 of 48 mlp.down_proj, 6 %, 12:40 left": a line on a terminal's stderr, nothing in a pipe.
+class QuantizeProgressLine {
+ public:
+  explicit QuantizeProgressLine(double total_cost);
+  ~QuantizeProgressLine();
+  QuantizeProgressLine(const QuantizeProgressLine&) = delete;
+  QuantizeProgressLine& operator=(const QuantizeProgressLine&) = delete;
+
+  // What is being done now.
+  void now(const std::string& what);
+  // Work that was done; `skipped` work cost no time and does not count for the speed.
+  void add(double cost);
+  void skip(double cost);
+
+ private:
+  void show();
+
+  double total_, done_ = 0, skipped_ = 0;
+  std::string what_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  bool terminal_, shown_ = false;
+};
+
+}  // namespace facet::cli

@@ -1,0 +1,57 @@
+// The work folder of a calibrated quantization: what is finished, so that an interrupted run can go on.
+#pragma once
+
+#include <map>
+
+#include "common.h"
+#include "facet/checkpoint/quantized_writer.h"
+
+namespace facet::cli {
+
+// Modules that were finished together, and what the report says of them.
+struct FinishedPart {
+  std::map<std::string, QuantizedMatrix> modules;
+  Json report;
+};
+
+// "<out>.work": one file for each finished layer, written whole or not at all, and job.json, which says whose they are.
+class WorkFolder {
+ public:
+  // `job` identifies input and settings. Throws Error(run) when another process works in the folder; when it exists and
+  // `resume` is false; Error(usage) naming the first key whose value differs from the interrupted run's.
+  WorkFolder(const std::filesystem::path& out, const Json& job, bool resume);
+  // Deletes the folder unless a part was saved or found in it.
+  ~WorkFolder();
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  bool holds_parts() const { return holds_parts_; }
+  bool has(const std::string& part) const;
+  // Error(checkpoint) when the file is damaged or holds no such module.
+  QuantizedMatrix load(const std::string& part, const std::string& module) const;
+  Json report(const std::string& part) const;
+  void save(const std::string& part, const FinishedPart& finished);
+  // Deletes everything, at the end.
+  void remove();
+
+ private:
+  std::filesystem::path file(const std::string& part) const { return path_ / (part + ".safetensors"); }
+  void compare(const Json& job) const;
+
+  // Held by one process; released by the system, too, when the process dies.
+  class Lock {
+   public:
+    ~Lock();
+    void take(const std::filesystem::path& folder);
+
+   private:
+    int descriptor_ = -1;
+  };
+
+  std::filesystem::path path_;
+  Lock lock_;
+  bool holds_parts_ = false;
+};
+
+}  // namespace facet::cli
