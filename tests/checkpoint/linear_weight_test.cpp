@@ -9,6 +9,7 @@
 
 #include "facet/checkpoint/float_bits.h"
 #include "file_builder.h"
+#include "weight_helpers.h"
 
 namespace facet::test {
 namespace {
@@ -16,31 +17,11 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// std::mt19937 counts in a wider type than it fills.
-struct Random {
-  std::mt19937 engine;
-  std::uint32_t operator()() { return static_cast<std::uint32_t>(engine()); }
-};
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
 QuantizationConfig all(QuantizationScheme scheme) {
   QuantizationConfig config;
   config.groups.push_back({"group_0", {"Linear"}, scheme});
   return config;
 }
-
-std::vector<float> row_of(const LinearWeight& weight, std::int64_t row) {
-  std::vector<float> values(static_cast<std::size_t>(weight.in_features()), kNaN);
-  dequantize_row(weight.view(), row, values.data());
-  return values;
-}
-
-struct Folder {
-  explicit Folder(const FileBuilder& builder) { write_file(folder / "model.safetensors", builder.build()); }
-  Checkpoint open() const { return Checkpoint::open(folder.path()); }
-  TempFolder folder;
-};
 
 FileBuilder golden(bool with_zero) {
   FileBuilder builder;

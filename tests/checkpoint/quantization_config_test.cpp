@@ -91,7 +91,7 @@ TEST(QuantizationConfig, RefusalsNameTheField) {
   EXPECT_THAT(refused(config("\"num_bits\":4,\"group_size\":32,\"dynamic\":true")), HasSubstr("dynamic"));
   EXPECT_THAT(refused(config("\"num_bits\":4,\"group_size\":32,\"pack_order\":\"awq\"")), HasSubstr("pack_order"));
   const std::string weights = "\"num_bits\":4,\"group_size\":32";
-  EXPECT_THAT(refused(config(weights, R"("quant_method":"gptq","format":"pack-quantized")")), HasSubstr("'gptq'"));
+  EXPECT_THAT(refused(config(weights, R"("quant_method":"hqq","format":"pack-quantized")")), HasSubstr("'hqq'"));
   EXPECT_THAT(refused(config(weights, R"("quant_method":"compressed-tensors","format":"nvfp4-pack-quantized")")),
               HasSubstr("nvfp4"));
   EXPECT_THAT(

@@ -8,13 +8,16 @@
 #include "facet/base/error.h"
 #include "facet/base/log.h"
 #include "facet/checkpoint/float_bits.h"
+#include "gptq_weight.h"
+#include "tensor_values.h"
 
 namespace facet {
-namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return a / b + (a % b != 0 ? 1 : 0);
-}
+using checkpoint_detail::ceil_div;
+using checkpoint_detail::load_float;
+using checkpoint_detail::load_u16;
+
+namespace {
 
 bool aligned(const void* pointer, std::size_t to) {
   return reinterpret_cast<std::uintptr_t>(pointer) % to == 0;
@@ -25,22 +28,6 @@ std::shared_ptr<const void> own_bytes(const void* bytes, std::uint64_t size) {
   auto words = std::make_shared<std::vector<std::uint64_t>>((size + 7) / 8);
   if (size > 0) std::memcpy(words->data(), bytes, size);
   return {words, words->data()};
-}
-
-std::uint16_t load_u16(const std::byte* at) {
-  std::uint16_t value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
-float load_float(const Tensor& tensor, std::int64_t index) {
-  if (tensor.type == TensorType::f32) {
-    float value;
-    std::memcpy(&value, tensor.data + 4 * index, sizeof value);
-    return value;
-  }
-  const std::uint16_t bits = load_u16(tensor.data + 2 * index);
-  return tensor.type == TensorType::bf16 ? bf16_to_float(bits) : f16_to_float(bits);
 }
 
 }  // namespace
@@ -243,12 +230,19 @@ LinearWeight load_linear(const Checkpoint& checkpoint, const QuantizationConfig&
     throw_error(ErrorKind::checkpoint, "{}: '{}' cannot have the shape [{}, {}]", checkpoint.directory().string(),
                 module, out_features, in_features);
   }
-  if (const QuantizationScheme* scheme = config.scheme_for(module)) {
+  if (config.gptq) {
+    if (const GptqModule* packed = checkpoint_detail::gptq_module(checkpoint, config, module))
+      return checkpoint_detail::load_gptq(checkpoint, *config.gptq, *packed, module, out_features, in_features);
+  } else if (const QuantizationScheme* scheme = config.scheme_for(module)) {
     return load_packed(checkpoint, *scheme, module, out_features, in_features);
   }
   if (checkpoint.find(module + ".weight") == nullptr) {
     refuse(checkpoint, module + ".weight_packed",
            fmt::format("config.json says that {} is not quantized, but the file holds it packed", module));
+    refuse(checkpoint, module + ".qweight",
+           fmt::format("config.json says nothing of GPTQ, but the file holds {} packed so; keep the "
+                       "quantization_config or quantize_config.json of the checkpoint beside it",
+                       module));
   }
   return load_dense(checkpoint, module, out_features, in_features);
 }

@@ -19,7 +19,18 @@ bool has_prefix(const std::vector<std::string>& names, std::string_view prefix) 
                      [&](const std::string& name) { return name.starts_with(layers) || name.starts_with(embedding); });
 }
 
+// Where the first component that names another modality begins to do so.
+std::size_t modality_mark(std::string_view name) noexcept {
+  std::size_t mark = std::string_view::npos;
+  for (const char* word : {"vision", "audio", "multi_modal"}) mark = std::min(mark, name.find(word));
+  return mark;
+}
+
 }  // namespace
+
+bool names_other_modality(std::string_view name) noexcept {
+  return modality_mark(name) != std::string_view::npos;
+}
 
 std::string weight_prefix(const Checkpoint& checkpoint) {
   const std::vector<std::string> names = checkpoint.names();
@@ -55,8 +66,7 @@ SkippedModules skipped_modules(const Checkpoint& checkpoint, std::string_view pr
                       name.starts_with(fmt::format("{}norm.", prefix));
     // The module is the first component that names the other modality: "model.vision_tower.encoder..." ->
     // "model.vision_tower".
-    std::size_t mark = std::string::npos;
-    for (const char* word : {"vision", "audio", "multi_modal"}) mark = std::min(mark, name.find(word));
+    const std::size_t mark = modality_mark(name);
     if (text || mark == std::string::npos) continue;
     ++skipped.tensors;
     skipped.bytes += checkpoint.find(name)->bytes;

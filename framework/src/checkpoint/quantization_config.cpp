@@ -5,15 +5,17 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "facet/base/error.h"
 #include "facet/base/log.h"
+#include "gptq_config.h"
+#include "module_patterns.h"
 
 namespace facet {
 namespace {
 
-using nlohmann::json;
+// Order matters: the first rule that matches decides.
+using json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "pack-quantized";
 
@@ -23,43 +25,6 @@ bool absent(const json& object, const char* key) {
 
 std::string text_of(const json& object, const char* key) {
   return !absent(object, key) && object.at(key).is_string() ? object.at(key).get<std::string>() : std::string();
-}
-
-// std::regex tries every way to match, so a checkpoint could hold patterns that take years. Returns what makes
-// `pattern` (without "re:") one of them, or an empty text. A repeated group must hold neither a repetition nor a
-// choice, and few repetitions may be open-ended, because the time grows with the length of a name to the power of their
-// number.
-std::string hostile_part(const std::string& pattern) {
-  constexpr std::size_t kLongest = 512, kMostRepetitions = 6;
-  if (pattern.size() > kLongest)
-    return fmt::format("it has {} characters, at most {} are read", pattern.size(), kLongest);
-  std::vector<bool> varies = {false};  // for every open group: holds a repetition or a choice
-  std::size_t repetitions = 0;
-  bool after_varying_group = false;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    const bool repeats = c == '*' || c == '+' || c == '{';
-    if (repeats && after_varying_group) return "a repeated group holds a repetition or a choice";
-    after_varying_group = false;
-    if (c == '\\') {
-      ++i;
-    } else if (c == '[') {
-      // "]" ends the class wherever it stands, as in ECMAScript.
-      while (++i < pattern.size() && pattern[i] != ']') i += pattern[i] == '\\' ? 1 : 0;
-    } else if (c == '(') {
-      varies.push_back(false);
-      if (i + 1 < pattern.size() && pattern[i + 1] == '?') ++i;  // of (?:, (?= and (?!
-    } else if (c == ')' && varies.size() > 1) {
-      after_varying_group = varies.back();
-      varies.pop_back();
-      if (after_varying_group) varies.back() = true;
-    } else if (repeats || c == '?' || c == '|') {
-      varies.back() = true;
-      if (repeats && ++repetitions > kMostRepetitions)
-        return fmt::format("it has more than {} repetitions", kMostRepetitions);
-    }
-  }
-  return {};
 }
 
 std::vector<std::string> read_patterns(const json& value, const std::string& where, Problems& problems) {
@@ -76,16 +41,7 @@ std::vector<std::string> read_patterns(const json& value, const std::string& whe
     }
     patterns.push_back(item.get<std::string>());
     if (!patterns.back().starts_with("re:")) continue;
-    if (const std::string part = hostile_part(patterns.back().substr(3)); !part.empty()) {
-      problems.add("{}: the pattern '{:.80}' could take too long to match: {}; write a simpler one", where,
-                   patterns.back(), part);
-      continue;
-    }
-    try {
-      const std::regex compiled(patterns.back().substr(3), std::regex::ECMAScript);
-    } catch (const std::regex_error&) {
-      problems.add("{}: '{}' is not a regular expression this reader knows (ECMAScript)", where, patterns.back());
-    }
+    checkpoint_detail::check_pattern(patterns.back().substr(3), where, patterns.back(), problems);
   }
   return patterns;
 }
@@ -203,7 +159,7 @@ void read_group(const std::string& name, const json& value, const std::string& t
 void check_top_fields(const json& quantization, const std::string& file, Problems& problems) {
   const std::string method = text_of(quantization, "quant_method");
   if (method != "compressed-tensors") {
-    problems.add("quant_method is '{}', supported is 'compressed-tensors'", method);
+    problems.add("quant_method is '{}', supported are 'compressed-tensors' and 'gptq'", method);
   }
   for (const char* key : {"pack_order", "packing", "packing_order"}) {
     if (!absent(quantization, key) && quantization.at(key) != "sequential") {
@@ -222,29 +178,12 @@ void check_top_fields(const json& quantization, const std::string& file, Problem
   }
 }
 
-// Every spelling of a module's name that a tool may have written into targets and ignore lists.
-std::vector<std::string> spellings(std::string_view module) {
-  constexpr std::string_view kNested = "model.language_model.", kFlat = "model.";
-  std::vector<std::string> names = {std::string(module)};
-  if (module.starts_with(kNested)) {
-    names.push_back(std::string(kFlat) + std::string(module.substr(kNested.size())));
-  } else if (module.starts_with(kFlat)) {
-    names.push_back(std::string(kNested) + std::string(module.substr(kFlat.size())));
-  }
-  return names;
-}
-
 enum class Match { none, by_class, by_regex, by_name };
 
 Match match(const std::vector<std::string>& names, const std::string& pattern) {
   const std::string_view module = names.front();
   if (pattern.starts_with("re:")) {
-    const std::regex compiled(pattern.substr(3), std::regex::ECMAScript);
-    // As Python's re.match: anchored at the start only.
-    const bool found = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return std::regex_search(name, compiled, std::regex_constants::match_continuous);
-    });
-    return found ? Match::by_regex : Match::none;
+    return checkpoint_detail::matches_start(names, pattern.substr(3)) ? Match::by_regex : Match::none;
   }
   if (std::find(names.begin(), names.end(), pattern) != names.end()) return Match::by_name;
   const bool embedding = module.ends_with("embed_tokens");
@@ -259,7 +198,11 @@ std::string to_string(const QuantizationScheme& scheme) {
 }
 
 const QuantizationScheme* QuantizationConfig::scheme_for(std::string_view module) const {
-  const std::vector<std::string> names = spellings(module);
+  if (gptq) {
+    const auto found = gptq_modules.find(module);
+    return found == gptq_modules.end() ? nullptr : &found->second.scheme;
+  }
+  const std::vector<std::string> names = checkpoint_detail::spellings(module);
   for (const std::string& pattern : ignore) {
     if (match(names, pattern) != Match::none) return nullptr;
   }
@@ -277,14 +220,36 @@ const QuantizationScheme* QuantizationConfig::scheme_for(std::string_view module
   return best;
 }
 
-QuantizationConfig parse_quantization_config(const std::string& config_json, const std::string& file) {
+namespace {
+
+json parse_object(const std::string& text, const std::string& file) {
   json root;
   try {
-    root = json::parse(config_json);
+    root = json::parse(text);
   } catch (const json::parse_error& error) {
     throw_error(ErrorKind::checkpoint, "{}: not valid JSON at byte {}", file, error.byte);
   }
   if (!root.is_object()) throw_error(ErrorKind::checkpoint, "{}: must be a JSON object", file);
+  return root;
+}
+
+void read_compressed_tensors(const json& quantization, const std::string& file, QuantizationConfig& config,
+                             Problems& problems) {
+  check_top_fields(quantization, file, problems);
+  const json groups = quantization.value("config_groups", json());
+  if (!groups.is_object() || groups.empty()) {
+    problems.add("config_groups must be an object with at least one group");
+  } else {
+    const std::string format = text_of(quantization, "format");
+    for (const auto& [name, value] : groups.items()) read_group(name, value, format, config, problems);
+  }
+  if (!absent(quantization, "ignore")) config.ignore = read_patterns(quantization.at("ignore"), "ignore", problems);
+}
+
+}  // namespace
+
+QuantizationConfig parse_quantization_config(const std::string& config_json, const std::string& file) {
+  const json root = parse_object(config_json, file);
   const json* quantization = absent(root, "quantization_config") ? nullptr : &root.at("quantization_config");
   if (quantization == nullptr && !absent(root, "text_config") && root.at("text_config").is_object() &&
       !absent(root.at("text_config"), "quantization_config")) {
@@ -296,18 +261,20 @@ QuantizationConfig parse_quantization_config(const std::string& config_json, con
   Problems problems;
   if (!quantization->is_object()) {
     problems.add("must be an object");
+  } else if (text_of(*quantization, "quant_method") == "gptq") {
+    config.gptq = checkpoint_detail::read_gptq_settings(*quantization, file, problems);
   } else {
-    check_top_fields(*quantization, file, problems);
-    const json groups = quantization->value("config_groups", json());
-    if (!groups.is_object() || groups.empty()) {
-      problems.add("config_groups must be an object with at least one group");
-    } else {
-      const std::string format = text_of(*quantization, "format");
-      for (const auto& [name, value] : groups.items()) read_group(name, value, format, config, problems);
-    }
-    if (!absent(*quantization, "ignore")) config.ignore = read_patterns(quantization->at("ignore"), "ignore", problems);
+    read_compressed_tensors(*quantization, file, config, problems);
   }
   problems.throw_if_any(ErrorKind::checkpoint, fmt::format("{}: quantization_config cannot be used", file));
+  return config;
+}
+
+QuantizationConfig parse_quantize_config(const std::string& text, const std::string& file) {
+  Problems problems;
+  QuantizationConfig config;
+  config.gptq = checkpoint_detail::read_gptq_settings(parse_object(text, file), file, problems);
+  problems.throw_if_any(ErrorKind::checkpoint, fmt::format("{}: cannot be used", file));
   return config;
 }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <optional>
 
 #include "facet/sdk/numeric.h"
 
@@ -20,6 +22,22 @@ inline float f16_to_float(std::uint16_t half) noexcept {
   // Subnormal halves are multiples of 2^-24, exact in float.
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
   return sign ? -magnitude : magnitude;
+}
+
+// The half that is `value` exactly, nothing when there is none.
+inline std::optional<std::uint16_t> exact_f16(float value) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
+  const float magnitude = std::fabs(value);
+  if (magnitude < 0x1p-14f) {  // zero and subnormal halves, multiples of 2^-24
+    const float units = magnitude * 0x1p24f;
+    if (units != std::floor(units)) return std::nullopt;
+    return static_cast<std::uint16_t>(sign | static_cast<std::uint16_t>(units));
+  }
+  // 65504 is the largest half; NaN compares false.
+  if (!(magnitude <= 65504.0f) || (bits & 0x1fffu) != 0) return std::nullopt;
+  const std::uint32_t exponent = ((bits >> 23) & 0xffu) - 112u;
+  return static_cast<std::uint16_t>(sign | (exponent << 10) | ((bits >> 13) & 0x3ffu));
 }
 
 }  // namespace facet

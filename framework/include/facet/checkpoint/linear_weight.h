@@ -1,5 +1,5 @@
-// One linear layer's weight in the canonical form that linear plugins pack (abi::WeightView), from bf16 or
-// compressed-tensors.
+// One linear layer's weight in the canonical form that linear plugins pack (abi::WeightView), from bf16,
+// compressed-tensors or GPTQ.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +46,14 @@ class LinearWeight {
   std::shared_ptr<const std::vector<std::uint8_t>> zeros_;
 };
 
+// How the checkpoint is quantized: parse_quantization_config of its config.json, or quantize_config.json where that
+// says nothing. For GPTQ also finds every packed module and reads its group indices. Throws Error(checkpoint) as the
+// parsers do, and naming file, tensor, both values and the cure for: group indices that are missing where desc_act is
+// true, scattered where it is false, outside the groups, or more of one group than group_size; modules that `dynamic`
+// excludes; an embedding packed along the vocabulary. Modules of vision and audio parts are passed over. Warns when
+// activation order left groups so scattered that every few inputs need scales of their own.
+QuantizationConfig read_quantization(const Checkpoint& checkpoint);
+
 // Loads the weight [out, in] of `module` (a full name without ".weight").
 //   dense:     module.weight, BF16. F32 is taken only when every value is exact in bf16, otherwise Error; F16 is
 //   rounded
@@ -57,8 +65,9 @@ class LinearWeight {
 //              module.weight_zero_point  I32 [ceil(out * bits / 32), groups], packed along out, only when asymmetric
 //              module.weight_shape   I64 or I32 [2] = [out, in]
 // Throws Error(checkpoint) naming file, tensor and both values for anything missing, of another type or shape, for
-// weight_shape unlike [out, in], scales that are not finite, zero points of a symmetric module, activation-order
-// indices, and when config and files disagree about whether the module is quantized.
+// weight_shape unlike [out, in], scales that are not finite, zero points of a symmetric module (GPTQ: other than 8),
+// run-time group indices of compressed-tensors, and when config and files disagree about whether the module is
+// quantized. `config` comes from read_quantization() when it is GPTQ.
 LinearWeight load_linear(const Checkpoint& checkpoint, const QuantizationConfig& config, const std::string& module,
                          std::int64_t out_features, std::int64_t in_features);
 

@@ -24,8 +24,12 @@ struct SkippedModules {
   std::string text() const;
 };
 
-// Counts tensors of vision and audio towers, embedders and projectors: every tensor outside `prefix` whose module name
-// holds "vision", "audio" or "multi_modal".
+// True for a tensor or module of a vision or audio tower, embedder or projector: its name holds "vision", "audio" or
+// "multi_modal".
+bool names_other_modality(std::string_view name) noexcept;
+
+// Counts tensors of vision and audio towers, embedders and projectors: every tensor outside `prefix` that
+// names_other_modality().
 SkippedModules skipped_modules(const Checkpoint& checkpoint, std::string_view prefix);
 
 }  // namespace facet
