@@ -1,0 +1,213 @@
+// `facet quantize` with calibration, from the command line to the files.
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "config_text.h"
+#include "facet/checkpoint/checkpoint.h"
+#include "facet/checkpoint/linear_weight.h"
+#include "run_program.h"
+
+namespace facet::cli_test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string reference(const char* name) {
+  return (fs::path(FACET_SOURCE_DIR) / "tests/data/reference" / name).string();
+}
+
+class QuantizeCommandTest : public FolderTest {
+ protected:
+  std::vector<std::string> arguments(const std::string& out, std::vector<std::string> more) const {
+    std::vector<std::string> all = {"quantize", "--in", embedded_checkpoint().string(), "--out",
+                                    (folder_ / out).string()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  ProgramResult quantize(const std::string& out, std::vector<std::string> more) const {
+    return run_facet(arguments(out, std::move(more)));
+  }
+  // GPTQ on few samples, so that it takes about a second.
+  std::vector<std::string> gptq(std::vector<std::string> more = {}) const {
+    std::vector<std::string> all = {"--method",  "gptq", "--calibration", reference("calibration_tokens.jsonl"),
+                                    "--samples", "16",   "--length",      "256"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // Lines of the evaluation file.
+  std::string first_lines(int count) const {
+    std::ifstream in(reference("eval_tokens.jsonl"));
+    std::string text, line;
+    for (int i = 0; i < count && std::getline(in, line); ++i) text += line + "\n";
+    return write("few.jsonl", text);
+  }
+  static Json report(const fs::path& out) {
+    std::ifstream in(out / "quantization_report.json");
+    return Json::parse(in);
+  }
+  static std::string bytes(const fs::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+};
+
+TEST_F(QuantizeCommandTest, GptqBeatsRoundToNearestAndSaysSo) {
+  const std::string few = first_lines(12);
+  const ProgramResult nearest = quantize("rtn", {"--evaluate", few});
+  ASSERT_EQ(nearest.exit_code, 0) << nearest.text();
+  const ProgramResult run = quantize("gptq", gptq({"--evaluate", few, "--json"}));
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  EXPECT_THAT(run.err, HasSubstr("beside the mapped checkpoint"));
+  const Json made = report(folder_ / "gptq"), plain = report(folder_ / "rtn");
+  EXPECT_EQ(run.json()["evaluation"], made["evaluation"]);
+  const double source = made["evaluation"]["source_nll"], nll = made["evaluation"]["nll"];
+  EXPECT_EQ(source, plain["evaluation"]["source_nll"].get<double>());
+  EXPECT_LT(nll - source, 0.6 * (plain["evaluation"]["nll"].get<double>() - source));
+  EXPECT_LT(made["evaluation"]["mean_kl"].get<double>(), 0.6 * plain["evaluation"]["mean_kl"].get<double>());
+  std::size_t modules = 0;
+  for (const Json& layer : made["layers"]) {
+    for (const Json& module : layer["modules"]) {
+      ++modules;
+      EXPECT_EQ(module["method"], "gptq");
+      EXPECT_LT(module["relative_error"].get<double>(), module["nearest_relative_error"].get<double>())
+          << module["name"];
+      EXPECT_GT(module["predicted_loss"].get<double>(), 0.0) << module["name"];
+      EXPECT_GE(module["dead_columns"].get<int>(), 0);
+      EXPECT_GT(module["damping"].get<double>(), 0.0);
+      EXPECT_GE(module["seconds"].get<double>(), 0.0);
+    }
+  }
+  // Two sliding layers of seven matrices and a global one without v_proj.
+  EXPECT_EQ(modules, 20u);
+
+  // The written file through the pipeline, which knows nothing of the quantizer: the same NLL up to float rounding.
+  ConfigText config;
+  config.model = (folder_ / "gptq").string();
+  config.linear = "[linear]\nplugin = \"reference\"";
+  config.kv_cache = "[kv_cache]\nplugin = \"static\"\noptions = { storage = \"f32\" }";
+  const ProgramResult eval = run_facet({"eval", write("c.toml", config.toml()), "--tokens", few, "--json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.text();
+  EXPECT_NEAR(eval.json()["mean_nll"].get<double>(), nll, 2e-5);
+}
+
+// The library's own values for this model (fp32), which the layer-by-layer forward must meet: one sequence of each
+// length, from half a window to eight.
+TEST_F(QuantizeCommandTest, SourceNllIsTheLibrarys) {
+  std::ifstream in(reference("nll_reference.json")), tokens(reference("eval_tokens.jsonl"));
+  const Json expected = Json::parse(in)["draft.fp32"]["sequence_nll"];
+  std::map<std::string, double> by_length;
+  std::string line, lines;
+  for (std::size_t i = 0; std::getline(tokens, line); ++i) {
+    const std::string length = std::to_string(Json::parse(line).size());
+    if (by_length.emplace(length, expected[i].get<double>()).second) lines += line + "\n";
+  }
+  ASSERT_EQ(by_length.size(), 5u);
+  const ProgramResult run = quantize("rtn", {"--evaluate", write("each.jsonl", lines), "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  for (const auto& [length, value] : by_length)
+    EXPECT_NEAR(run.json()["evaluation"]["buckets"][length]["source_nll"].get<double>(), value, 2e-5) << length;
+}
+
+TEST_F(QuantizeCommandTest, ThreadsDoNotChangeABit) {
+  for (const char* threads : {"1", "2"}) {
+    const ProgramResult run = quantize(threads, gptq({"--threads", threads, "--group", "32", "--asym", "--head", "int4",
+                                                      "--refinements", "1", "--correction", "0.5"}));
+    ASSERT_EQ(run.exit_code, 0) << run.text();
+  }
+  EXPECT_EQ(bytes(folder_ / "1" / "model.safetensors"), bytes(folder_ / "2" / "model.safetensors"));
+}
+
+TEST_F(QuantizeCommandTest, ExcludedModulesStayAndOthersKnowIt) {
+  const ProgramResult run = quantize("some", gptq({"--exclude", "*.down_proj", "--exclude", "*.layers.1.*"}));
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  const Checkpoint source = Checkpoint::open(embedded_checkpoint()), written = Checkpoint::open(folder_ / "some");
+  for (const char* name : {"model.layers.0.mlp.down_proj.weight", "model.layers.1.self_attn.q_proj.weight"}) {
+    ASSERT_NE(written.find(name), nullptr) << name;
+    EXPECT_TRUE(same_contents(*source.find(name), *written.find(name))) << name;
+  }
+  EXPECT_NE(written.find("model.layers.0.mlp.up_proj.weight_packed"), nullptr);
+}
+
+TEST_F(QuantizeCommandTest, CalibratesOnText) {
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "To install package number " + std::to_string(i) + ", run the setup script.\n";
+  const ProgramResult run =
+      quantize("text", {"--method", "gptq", "--calibration", write("sample.txt", text), "--length", "64", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  EXPECT_GT(run.json()["calibration_tokens"].get<int>(), 300);
+}
+
+TEST_F(QuantizeCommandTest, StatesItsMemory) {
+  const ProgramResult plan = quantize("plan", gptq({"--dry-run", "--json"}));
+  ASSERT_EQ(plan.exit_code, 0) << plan.text();
+  EXPECT_FALSE(fs::exists(folder_ / "plan"));
+  EXPECT_TRUE(fs::is_empty(folder_));
+  const ProgramResult run = quantize("made", gptq());
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  // The dry run holds the program itself; pages of the mapped file come on top.
+  const auto mapped = static_cast<std::int64_t>(fs::file_size(embedded_checkpoint() / "model.safetensors"));
+  EXPECT_LE(run.peak_rss_bytes, plan.peak_rss_bytes + plan.json()["memory"]["total"].get<std::int64_t>() + mapped);
+}
+
+TEST_F(QuantizeCommandTest, RefusesWhatDoesNotFitTogether) {
+  const auto refused = [&](std::vector<std::string> more, int code, std::vector<std::string> words) {
+    const ProgramResult run = quantize("x", std::move(more));
+    EXPECT_EQ(run.exit_code, code) << run.text();
+    for (const std::string& word : words) EXPECT_THAT(run.err, HasSubstr(word));
+    EXPECT_FALSE(fs::exists(folder_ / "x"));
+    EXPECT_FALSE(fs::exists(folder_ / "x.work"));
+  };
+  refused({"--method", "gptq"}, 2, {"--calibration"});
+  refused({"--scales", "hessian"}, 2, {"--calibration"});
+  refused({"--calibration", "a.jsonl"}, 2, {"--calibration", "rtn"});
+  refused({"--method", "gptq", "--calibration", "absent.jsonl"}, 2, {"absent.jsonl"});
+  refused({"--method", "gptq", "--calibration", write("w.jsonl", "[2,5]\n[2,8192]\n")}, 2,
+          {"sequence 2", "8192", "vocabulary"});
+  refused({"--method", "gptq", "--calibration", write("e.jsonl", "[2,5]\n[]\n")}, 2, {"sequence 2", "empty"});
+  refused(gptq({"--exclude", "*.nothing"}), 3, {"*.nothing"});
+}
+
+TEST_F(QuantizeCommandTest, NanInCalibrationNamesSampleAndModule) {
+  const fs::path copy = folder_ / "bad";
+  fs::copy(embedded_checkpoint(), copy);
+  fs::permissions(copy / "model.safetensors", fs::perms::owner_write, fs::perm_options::add);
+  std::int64_t offset = 0;
+  {
+    const SafetensorsFile file = SafetensorsFile::open(copy / "model.safetensors");
+    const Tensor* table = file.find("model.embed_tokens.weight");
+    ASSERT_NE(table, nullptr);
+    offset = (table->data - file.image()) + (77 * table->shape[1] + 3) * 2;
+  }
+  std::fstream patch(copy / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  patch.seekp(offset);
+  const std::uint16_t infinity = 0x7f80;
+  patch.write(reinterpret_cast<const char*>(&infinity), sizeof infinity);
+  patch.close();
+  const std::string samples = write("s.jsonl", "[2,5,6]\n[2,9,8,77]\n[2,5]\n");
+  const ProgramResult run = run_facet({"quantize", "--in", copy.string(), "--out", (folder_ / "x").string(), "--method",
+                                       "gptq", "--calibration", samples});
+  EXPECT_EQ(run.exit_code, 1) << run.text();
+  EXPECT_THAT(run.err, AllOf(HasSubstr("model.layers.0.self_attn.q_proj"), HasSubstr("NaN or infinite"),
+                             HasSubstr("token 3 of sample 2"), HasSubstr("s.jsonl")));
+  EXPECT_FALSE(fs::exists(folder_ / "x.work"));
+}
+
+TEST_F(QuantizeCommandTest, AnotherRunsWorkIsNotTouched) {
+  // What an interrupted run leaves: job.json and finished parts.
+  const ProgramResult first = quantize("x", gptq({"--dry-run"}));
+  ASSERT_EQ(first.exit_code, 0) << first.text();
+  write("x.work/job.json", "{\"method\":\"gptq\",\"group\":64}");
+  write("x.work/layer-00000.safetensors", "part");
+  const ProgramResult fresh = quantize("x", gptq());
+  EXPECT_EQ(fresh.exit_code, 1) << fresh.text();
+  EXPECT_THAT(fresh.err, AllOf(HasSubstr("x.work"), HasSubstr("--resume")));
+  const ProgramResult other = quantize("x", gptq({"--resume"}));
+  EXPECT_EQ(other.exit_code, 2) << other.text();
+  EXPECT_THAT(other.err, AllOf(HasSubstr("group"), HasSubstr("64"), HasSubstr("128")));
+  EXPECT_TRUE(fs::exists(folder_ / "x.work" / "layer-00000.safetensors"));
+}
+
+}  // namespace
+}  // namespace facet::cli_test

@@ -1,0 +1,102 @@
+"""Kills `facet quantize` at random moments, goes on with --resume, and compares every byte with an uninterrupted run.
+
+usage: resume_test.py FACET CHECKPOINT CALIBRATION.jsonl [KILLS]
+"""
+import filecmp
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+FILES = ("model.safetensors", "config.json", "tokenizer.json")
+# A run that ends before its kill counts for nothing; that many tries for each kill are enough under any load.
+TRIES = 8
+
+
+class Job:
+    def __init__(self, facet, checkpoint, calibration, folder):
+        self.facet, self.checkpoint, self.calibration, self.folder = facet, checkpoint, calibration, folder
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def command(self, out, *more):
+        return [self.facet, "quantize", "--in", self.checkpoint, "--out", self.path(out), "--method", "gptq", "--group", "64",
+                "--calibration", self.calibration, "--samples", "12", "--length", "96", "--head", "int8",
+                "--refinements", "1", *more]
+
+    def run(self, out, *more):
+        start = time.monotonic()
+        done = subprocess.run(self.command(out, *more), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise AssertionError(f"exit code {done.returncode} of {self.command(out, *more)}\n{done.stdout}{done.stderr}")
+        return time.monotonic() - start
+
+    def run_and_kill(self, out, after, *more):
+        """True when the kill came before the end."""
+        process = subprocess.Popen(self.command(out, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=after)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return process.returncode == -signal.SIGKILL
+        return False
+
+
+def finished_layers(job, out):
+    work = job.path(out) + ".work"
+    return len([n for n in os.listdir(work) if n.startswith("layer-") and n.endswith(".safetensors")]) if os.path.isdir(work) else 0
+
+
+def compare(job, out):
+    for name in FILES:
+        if not filecmp.cmp(os.path.join(job.path("whole"), name), os.path.join(job.path(out), name), shallow=False):
+            raise AssertionError(f"{name} differs from the uninterrupted run's")
+    with open(os.path.join(job.path(out), "quantization_report.json"), encoding="utf-8") as report:
+        layers = json.load(report)["layers"]
+    if any(layer is None for layer in layers):
+        raise AssertionError("the report lacks a layer")
+    left = [n for n in os.listdir(job.folder) if n.startswith(out + ".")]
+    if left:
+        raise AssertionError(f"left behind: {left}")
+
+
+def main():
+    facet, checkpoint, calibration = sys.argv[1:4]
+    kills = int(sys.argv[4]) if len(sys.argv) > 4 else 10
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    moments = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(facet, checkpoint, calibration, folder)
+        seconds = job.run("whole")
+        killed = tries = 0
+        while killed < kills:
+            tries += 1
+            if tries > kills * TRIES:
+                raise AssertionError(f"only {killed} of {tries} runs lived long enough to be killed")
+            out = f"run{tries}"
+            if not job.run_and_kill(out, moments.uniform(0, seconds)):
+                shutil.rmtree(job.path(out))
+                continue
+            if os.path.exists(job.path(out)) and not os.path.exists(job.path(out) + ".work"):
+                raise AssertionError("the output was there before the run had ended")
+            killed += 1
+            layers = finished_layers(job, out)
+            # Every other time the resumed run is killed, too.
+            again = killed % 2 == 0 and job.run_and_kill(out, moments.uniform(0, seconds / 2), "--resume")
+            if not os.path.exists(os.path.join(job.path(out), "quantization_report.json")) or os.path.exists(job.path(out) + ".work"):
+                job.run(out, "--resume")
+            compare(job, out)
+            print(f"kill {killed}: {layers} layers finished{', killed again' if again else ''}; equal")
+            shutil.rmtree(job.path(out))
+
+
+if __name__ == "__main__":
+    main()
