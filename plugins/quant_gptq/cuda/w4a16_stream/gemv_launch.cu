@@ -1,0 +1,67 @@
+// Choice and launch of a kernel of gemv_kernel.cuh.
+#include "quant_gptq/cuda/w4a16_stream/gemv_kernel.cuh"
+
+namespace facet::linear {
+
+namespace {
+
+GemvKernel kernel_of(const Rows32& shape, int rows, bool norm) {
+  if (rows == 1) return gemv_kernel_1(shape, norm);
+  return rows == 2 ? gemv_kernel_2(shape, norm) : gemv_kernel_4(shape, norm);
+}
+
+}  // namespace
+
+int gemv_page_bytes(const Rows32& shape) {
+  return kGemvWarps * shape.chunk_bytes;
+}
+
+int gemv_fixed_bytes(const Rows32& shape, int rows) {
+  const int compiled = rows <= 2 ? rows : 4;
+  const int digits = compiled == 1   ? gemv_digit_bytes<1>() + gemv_column_bytes<1>(shape.segments)
+                     : compiled == 2 ? gemv_digit_bytes<2>() + gemv_column_bytes<2>(shape.segments)
+                                     : gemv_digit_bytes<4>() + gemv_column_bytes<4>(shape.segments);
+  const int squares = 2 * compiled * kGemvWarps * 4;
+  return 16 * kGemvMaxSlots + shape.chunks * digits + gemv_sum_bytes(compiled) + squares;
+}
+
+int gemv_max_slots(const Rows32& shape) {
+  // The warp that adds up a unit may be a ring behind; its partial sums must not be overwritten meanwhile.
+  const int pages = (shape.chunks + kGemvWarps - 1) / kGemvWarps;
+  return std::min(kGemvMaxSlots, kGemvDepth * pages - 1);
+}
+
+cudaError_t gemv_prepare(const Rows32& shape, bool norm) {
+  int device = 0;
+  int limit = 0;
+  cudaError_t result = cudaGetDevice(&device);
+  if (result != cudaSuccess) return result;
+  result = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  for (const int rows : {1, 2, 4}) {
+    if (result != cudaSuccess) return result;
+    const void* kernel = reinterpret_cast<const void*>(kernel_of(shape, rows, norm));
+    result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
+    if (result != cudaSuccess) return result;
+    result = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+  }
+  return result;
+}
+
+cudaError_t gemv_launch(const StreamArgs& args, bool norm, int grid, int shared_bytes, bool dependent,
+                        cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attribute{};
+  config.gridDim = dim3(static_cast<unsigned>(grid));
+  config.blockDim = dim3(kGemvThreads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+  config.stream = stream;
+  if (dependent) {
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+  }
+  return cudaLaunchKernelEx(&config, kernel_of(args.shape, args.rows, norm), args);
+}
+
+}  // namespace facet::linear

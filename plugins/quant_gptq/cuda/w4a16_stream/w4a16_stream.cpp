@@ -1,0 +1,155 @@
+// linear/w4a16_stream: INT4 and INT8 weights for decoding, 1 to 64 rows. Weights stream from device memory through a
+// ring in shared memory, and the first ring is on its way before the launch before this one has ended.
+#include <algorithm>
+
+#include "common/checks.h"
+#include "facet/sdk/numeric.h"
+#include "quant_gptq/cuda/device/check.h"
+#include "quant_gptq/cuda/rows32/pack.h"
+#include "quant_gptq/cuda/w4a16_stream/stream.h"
+
+namespace facet::linear {
+
+namespace {
+
+constexpr std::int64_t kMaxRows = 64;
+constexpr int kBlockReserve = 1024;        // shared memory that the system takes of each block
+constexpr int kSharedPerBlock = 227 << 10;  // compute capability 9.0
+
+struct StreamPlan {
+  abi::LinearProblem problem;
+  Rows32 shape;
+  int multiprocessors;
+  int shared_per_multiprocessor;
+  int shared_per_block;
+};
+
+}  // namespace
+
+class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
+ public:
+  static constexpr sdk::PluginInfo kInfo{
+      .name = "w4a16_stream",
+      .version = "0.1.0",
+      .summary = "int4 and int8 weights streamed through shared memory, 1 to 64 rows; fuses residual norm and GELU gate",
+      .devices = static_cast<std::uint32_t>(abi::Device::cuda),
+      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant};
+  static constexpr abi::OptionSpec kOptions[] = {
+      sdk::integer_option("blocks_per_sm", 2, 1, 2, "", "blocks that share a multiprocessor: with 2, the next launch "
+                          "loads its first weights while this one works"),
+      sdk::boolean_option("dependent_launch", true,
+                          "start each launch before the one before it has ended (programmatic dependent launch)")};
+
+  W4A16Stream(sdk::Host host, const sdk::OptionReader& options)
+      : host_(host),
+        blocks_per_sm_(static_cast<int>(options.integer("blocks_per_sm"))),
+        dependent_(options.boolean("dependent_launch")) {}
+
+  static void probe(sdk::Host, sdk::Reasons& reasons) { probe_device(reasons); }
+
+  std::uint32_t fusions() const override { return abi::kFuseResidualNorm | abi::kFuseGeluGate; }
+
+  void check(const abi::LinearProblem& problem, sdk::Reasons& reasons) const override {
+    check_cuda_problem(problem, {.int8 = true, .int4 = true}, reasons);
+    reasons.require(problem.weight != abi::WeightFormat::int8 || problem.symmetric != 0,
+                    "int8 weights are asymmetric, this plugin takes symmetric ones");
+    reasons.require(problem.max_rows <= kMaxRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
+                    kMaxRows);
+    if ((problem.fusions & abi::kFuseGeluGate) != 0)
+      reasons.require(problem.role == abi::LinearRole::gate_up && problem.out_features % 2 == 0,
+                      "the GELU gate is fused for role gate_up with an even out_features, this one has ",
+                      problem.out_features);
+    if ((problem.fusions & abi::kFuseResidualNorm) != 0) {
+      reasons.require(problem.max_rows <= kGemvRows, "the residual norm is fused for up to ", kGemvRows,
+                      " rows, max_rows is ", problem.max_rows);
+      reasons.require(problem.in_features <= kGemvMaxNormInputs, "the residual norm is fused for up to ",
+                      kGemvMaxNormInputs, " inputs, in_features is ", problem.in_features);
+    }
+    // The activations of a step stay in shared memory beside the ring.
+    if (problem.in_features < 1 || problem.group_size < 1 || problem.max_rows < 1) return;
+    const Rows32 shape = rows32_shape(problem);
+    const int rows = static_cast<int>(std::min<std::int64_t>(kGemvRows, problem.max_rows));
+    reasons.require(problem.in_features <= 65536 && gemv_fixed_bytes(shape, rows) + gemv_page_bytes(shape) <=
+                                                        kSharedPerBlock,
+                    "in_features ", problem.in_features, " at ", rows,
+                    " rows needs more shared memory than the 227 KiB of a block");
+  }
+
+  std::unique_ptr<StreamPlan> make_plan(const abi::LinearProblem& problem, abi::LinearPlan& sizes) override {
+    auto plan = std::make_unique<StreamPlan>();
+    plan->problem = problem;
+    plan->shape = rows32_shape(problem);
+    set_layout(sizes, rows32_sizes(plan->shape, sizes));
+    int device = 0;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    plan->multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
+    plan->shared_per_multiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    plan->shared_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    check_cuda(gemv_prepare(plan->shape, (problem.fusions & abi::kFuseResidualNorm) != 0), "cudaFuncSetAttribute");
+    return plan;
+  }
+
+  void pack_weights(const StreamPlan& plan, std::span<const abi::WeightView> parts, abi::Memory packed) override {
+    rows32_pack(plan.problem, plan.shape, parts, packed, host_);
+  }
+
+  void launch(const StreamPlan& plan, const abi::LinearArgs& args) override {
+    check_cuda_run(plan.problem, args, 0);
+    StreamArgs stream = arguments(plan, args);
+    for (std::int64_t row = 0; row < args.rows; row += kGemvRows) {
+      stream.rows = static_cast<int>(std::min<std::int64_t>(kGemvRows, args.rows - row));
+      launch_gemv(plan, stream, stream_of(args));
+      stream.x = static_cast<const std::uint16_t*>(stream.x) + kGemvRows * stream.x_stride;
+      stream.y = static_cast<std::uint8_t*>(stream.y) + kGemvRows * stream.y_stride * (stream.output_f32 != 0 ? 4 : 2);
+    }
+  }
+
+ private:
+  static int attribute(cudaDeviceAttr name, int device) {
+    int value = 0;
+    check_cuda(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
+    return value;
+  }
+
+  static StreamArgs arguments(const StreamPlan& plan, const abi::LinearArgs& args) {
+    StreamArgs made{};
+    made.shape = plan.shape;
+    made.packed = static_cast<const unsigned char*>(args.packed);
+    made.x = args.input;
+    made.x_stride = args.input_stride;
+    made.y = args.output;
+    made.y_stride = args.output_stride;
+    made.output_f32 = plan.problem.output == abi::DType::f32 ? 1 : 0;
+    made.fuse_gate = (plan.problem.fusions & abi::kFuseGeluGate) != 0 ? 1 : 0;
+    if ((plan.problem.fusions & abi::kFuseResidualNorm) != 0) {
+      const abi::LinearResidual& residual = *args.residual;
+      made.residual = {residual.epsilon,   residual.scale,     residual.hidden,    residual.update,
+                       residual.post_norm, residual.next_norm, residual.hidden_out};
+    }
+    return made;
+  }
+
+  void launch_gemv(const StreamPlan& plan, StreamArgs& args, cudaStream_t stream) const {
+    const int fixed = gemv_fixed_bytes(plan.shape, args.rows);
+    const int page = gemv_page_bytes(plan.shape);
+    const auto slots = [&](int blocks) {
+      const int shared = std::min(plan.shared_per_multiprocessor / blocks - kBlockReserve, plan.shared_per_block);
+      return std::min((shared - fixed) / page, gemv_max_slots(plan.shape));
+    };
+    constexpr int kFewSlots = 3;  // with fewer a block alone on its multiprocessor is faster
+    args.slots = slots(blocks_per_sm_);
+    if (args.slots < std::min(kFewSlots, gemv_max_slots(plan.shape))) args.slots = slots(1);
+    const int grid = std::min(plan.multiprocessors, plan.shape.units);
+    check_cuda(gemv_launch(args, (plan.problem.fusions & abi::kFuseResidualNorm) != 0, grid,
+                           fixed + args.slots * page, dependent_, stream),
+               "launch of w4a16_stream");
+  }
+
+  sdk::Host host_;
+  int blocks_per_sm_;
+  bool dependent_;
+};
+
+}  // namespace facet::linear
+
+FACET_EXPORT_PLUGIN(facet::linear::W4A16Stream)

@@ -1,0 +1,161 @@
+// Fused gate and residual norm against double, the shared packed form, and what is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "device_run.h"
+
+namespace facet::test {
+namespace {
+
+using abi::DType;
+using abi::LinearRole;
+using abi::WeightFormat;
+
+class CudaFusions : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string missing = missing_device();
+    if (!missing.empty()) GTEST_SKIP() << missing;
+  }
+  const TestHost host_{0, 4};
+};
+
+double gelu(double value) {
+  return 0.5 * value * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (value + 0.044715 * value * value * value)));
+}
+
+// The gated output of a product, and what errors of the product become: |gelu'| is below 1.13.
+Expected gated(const Expected& product, std::size_t rows) {
+  const std::size_t columns = product.exact.size() / rows;
+  const std::size_t half = columns / 2;
+  Expected expected;
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t i = 0; i < half; ++i) {
+      const std::size_t gate = row * columns + i;
+      const double activated = gelu(product.exact[gate]);
+      const double up = product.exact[gate + half];
+      expected.exact.push_back(activated * up);
+      // The approximate exponential and division of the device: a few steps of fp32, relative to |gate|.
+      const double activated_error = 1.13 * product.allowed[gate] + 0x1p-19 * std::abs(product.exact[gate]);
+      expected.allowed.push_back(activated_error * (std::abs(up) + product.allowed[gate + half]) +
+                                 std::abs(activated) * product.allowed[gate + half]);
+    }
+  }
+  return expected;
+}
+
+TEST_F(CudaFusions, GateMatchesDouble) {
+  const LoadedPlugin plugin("w4a16_stream", host_);
+  const std::uint64_t base = std::random_device{}();
+  for (std::uint64_t seed = base; seed < base + 24; ++seed) {
+    std::mt19937_64 random(seed);
+    const std::int64_t rows = std::vector<std::int64_t>{1, 2, 4, 7, 16, 30, 64}[random() % 7];
+    WeightShape shape{random() % 4 == 0 ? WeightFormat::int8 : WeightFormat::int4, 0, 0, 128, true};
+    shape.out_features = 2 * std::vector<std::int64_t>{5, 16, 100, 129, 400}[random() % 5];
+    shape.in_features = std::vector<std::int64_t>{64, 200, 1024, 3840}[random() % 4];
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", rows " + std::to_string(rows) + ", out " +
+                 std::to_string(shape.out_features) + ", in " + std::to_string(shape.in_features));
+    std::vector<RandomPart> parts;
+    for (int i = 0; i < 2; ++i) {
+      WeightShape half = shape;
+      half.out_features /= 2;
+      parts.emplace_back(half, random);
+    }
+    const std::vector<float> inputs = bf16_inputs(rows * shape.in_features, random);
+    const Expected product = expected_product(
+        inputs, parts, shape, {.weight = 0, .segment = rows <= 2 ? 0x1p-22 : rows <= 4 ? 0x1p-15 : 0.0});
+    DeviceMatrix fused(plugin, {shape, 64, DType::f32, LinearRole::gate_up, abi::kFuseGeluGate}, parts);
+    expect_close(fused.run(inputs), gated(product, static_cast<std::size_t>(rows)), DType::f32);
+    DeviceMatrix plain(plugin, {shape, 64, DType::f32, LinearRole::gate_up}, parts);
+    expect_close(plain.run(inputs), product, DType::f32);
+    EXPECT_STREQ(fused.plan().layout, plain.plan().layout);
+    EXPECT_EQ(fused.packed(), plain.packed());
+    const LoadedPlugin many("dequant_cublas", host_);
+    DeviceMatrix unpacked(many, {shape, 64, DType::f32, LinearRole::gate_up}, parts);
+    EXPECT_STREQ(unpacked.plan().layout, plain.plan().layout);
+    EXPECT_EQ(unpacked.packed(), plain.packed());
+    expect_close(unpacked.run(inputs), expected_product(inputs, parts, shape, {.weight = 0x1p-9, .segment = 0}),
+                 DType::f32);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(CudaFusions, ResidualNormMatchesDouble) {
+  const LoadedPlugin plugin("w4a16_stream", host_);
+  const std::uint64_t base = std::random_device{}();
+  for (std::uint64_t seed = base; seed < base + 24; ++seed) {
+    std::mt19937_64 random(seed);
+    const std::int64_t rows = 1 + static_cast<std::int64_t>(random() % 4);
+    WeightShape shape{WeightFormat::int4, 200, 0, 128, random() % 2 == 0};
+    shape.in_features = std::vector<std::int64_t>{64, 129, 1024, 3840, 4096}[random() % 5];
+    const bool updated = random() % 4 != 0;
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", rows " + std::to_string(rows) + ", in " +
+                 std::to_string(shape.in_features) + (updated ? ", updated" : ""));
+    const std::vector<RandomPart> parts = device_parts(shape, 2, random);
+    const auto in = static_cast<std::size_t>(shape.in_features);
+    ResidualInputs residual;
+    residual.hidden = bf16_inputs(rows * shape.in_features, random);
+    if (updated) residual.update = bf16_inputs(rows * shape.in_features, random);
+    std::uniform_real_distribution<float> norm(0.2f, 5.0f);
+    for (std::size_t k = 0; k < in; ++k) {
+      residual.post_norm.push_back(norm(random));
+      residual.next_norm.push_back(norm(random));
+    }
+    residual.scale = 0.75f;
+    std::vector<float> inputs(residual.hidden.size());
+    std::vector<double> hidden(residual.hidden.size());
+    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+      const auto inverse = [&](const auto& values) {
+        double sum = 0;
+        for (std::size_t k = 0; k < in; ++k) sum += std::pow(double{values[row * in + k]}, 2);
+        return 1.0 / std::sqrt(sum / static_cast<double>(in) + 1e-6);
+      };
+      const double first = updated ? inverse(residual.update) : 0.0;
+      for (std::size_t k = 0; k < in; ++k) {
+        const std::size_t i = row * in + k;
+        hidden[i] = double{residual.hidden[i]};
+        if (updated) hidden[i] = (hidden[i] + double{residual.update[i]} * first * double{residual.post_norm[k]}) * 0.75;
+      }
+      const double second = inverse(hidden);
+      for (std::size_t k = 0; k < in; ++k)
+        inputs[row * in + k] = static_cast<float>(hidden[row * in + k] * second * double{residual.next_norm[k]});
+    }
+    DeviceMatrix matrix(plugin, {shape, 4, DType::f32, LinearRole::qkv, abi::kFuseResidualNorm}, parts);
+    const std::vector<float> outputs = matrix.run(residual, rows);
+    // The norms: sums of in_features squares and an approximate root, relative to each input; then fixed point.
+    const double norm_error = (static_cast<double>(in) + 16.0) * 0x1p-23;
+    Expected expected = expected_product(inputs, parts, shape,
+                                         {.weight = norm_error, .segment = rows <= 2 ? 0x1p-22 : 0x1p-15});
+    expect_close(outputs, expected, DType::f32);
+    for (std::size_t i = 0; i < hidden.size(); ++i) {
+      const double parts_of = std::abs(double{residual.hidden[i]}) + std::abs(hidden[i]);
+      ASSERT_NEAR(residual.hidden_out[i], hidden[i], norm_error * 4 * parts_of + 1e-6) << "hidden_out " << i;
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(CudaFusions, RefusalsHaveReasons) {
+  const LoadedPlugin plugin("w4a16_stream", host_);
+  const WeightShape shape{WeightFormat::int4, 256, 512, 128, true};
+  const auto reason = [&](DeviceProblem problem) {
+    Text text;
+    EXPECT_EQ(plugin.linear().supports(device_problem(problem), text.sink()), 0u);
+    return text.text;
+  };
+  EXPECT_NE(reason({shape, 65}).find("max_rows is 65"), std::string::npos);
+  EXPECT_NE(reason({shape, 8, DType::bf16, LinearRole::qkv, abi::kFuseResidualNorm}).find("residual norm"),
+            std::string::npos);
+  EXPECT_NE(reason({shape, 1, DType::bf16, LinearRole::qkv, abi::kFuseGeluGate}).find("GELU gate"), std::string::npos);
+  EXPECT_NE(reason({shape, 1, DType::bf16, LinearRole::qkv, 1u << 9}).find("unknown bits"), std::string::npos);
+  WeightShape odd = shape;
+  odd.group_size = 48;
+  EXPECT_NE(reason({odd, 1}).find("group_size 48"), std::string::npos);
+  WeightShape dense = shape;
+  dense.format = WeightFormat::bf16;
+  EXPECT_NE(reason({dense, 1}).find("weights are bf16"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace facet::test
