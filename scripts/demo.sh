@@ -7,7 +7,30 @@ build="$facet_root/build/demo"
 facet="$build/bin/facet"
 # Configurations name the model as ../models/...: a folder of the same shape lets copies be edited without touching configs/.
 tour="$build/tour"
+mine="$tour/configs/mine.toml"
+swapped="$tour/configs/swapped.toml"
 prompt="${FACET_DEMO_PROMPT:-To install the package,}"
+
+usage() {
+  echo "usage: demo.sh"
+  echo "  Takes no options. Installs missing packages (through sudo unless run as root), builds in build/demo, generates"
+  echo "  text, swaps a kernel, compares cache policies. Variables:"
+  echo "  FACET_DEMO_PROMPT  the prompt to continue (default: To install the package,)"
+  echo "  FACET_JOBS         compilers at a time (default: all processors)"
+}
+
+for argument in "$@"; do
+  case "$argument" in
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      usage >&2
+      fail "unknown argument '$argument'"
+      ;;
+  esac
+done
 
 build_program() {
   say "configure (release, without tests and benchmarks) in $build"
@@ -20,7 +43,9 @@ build_program() {
 prepare_tour() {
   mkdir -p "$tour/configs"
   ln -sfn "$facet_root/models" "$tour/models"
-  cp "$facet_root/configs/default.toml" "$tour/configs/mine.toml"
+  cp "$facet_root/configs/default.toml" "$swapped"
+  # The visitor's own file: made once, never written again.
+  [[ -e "$mine" ]] || cp "$facet_root/configs/default.toml" "$mine"
 }
 
 # set_plugin SECTION NAME FILE: edits the plugin line of one section.
@@ -32,26 +57,16 @@ show_generation() {
 }
 
 show_swapped_kernel() {
-  set_plugin linear reference "$tour/configs/mine.toml"
+  set_plugin linear reference "$swapped"
   say "swap the linear kernel: one line of a copy of the configuration is edited"
-  diff "$facet_root/configs/default.toml" "$tour/configs/mine.toml" || true
-  "$facet" run "$tour/configs/mine.toml" --prompt "$prompt" --max-tokens 64 --greedy
+  diff "$facet_root/configs/default.toml" "$swapped" || true
+  "$facet" run "$swapped" --prompt "$prompt" --max-tokens 64 --greedy
 }
 
 show_comparison() {
-  if ! "$facet" ab --help > /dev/null 2>&1; then
-    say "this build has no ab command: the comparison is left out"
-    return
-  fi
-  local policy
-  for policy in static ring paged; do
-    cp "$facet_root/configs/default.toml" "$tour/configs/cache-$policy.toml"
-    set_plugin kv_cache.sliding "$policy" "$tour/configs/cache-$policy.toml"
-  done
-  printf '{"prompt": "%s", "max_tokens": 32}\n' "$prompt" "The options of the command are" "A function returns" \
-    "Before you begin, check" > "$tour/requests.jsonl"
-  say "compare three cache policies for the sliding layers: facet ab static ring paged"
-  "$facet" ab "$tour"/configs/cache-{static,ring,paged}.toml --requests "$tour/requests.jsonl" --rounds 3
+  say "compare three cache policies: facet ab static.toml ring.toml paged.toml"
+  cd "$facet_root"
+  "$facet" ab configs/caches/{static,ring,paged}.toml --requests configs/requests.jsonl --rounds 3
 }
 
 bash "$facet_root/scripts/setup.sh"
@@ -60,5 +75,5 @@ prepare_tour
 show_generation
 show_swapped_kernel
 show_comparison
-say "demo: done. Your turn: edit $tour/configs/mine.toml and run"
-echo "  $facet run $tour/configs/mine.toml --prompt \"...\""
+say "demo: done. Your turn: edit $mine (later runs of the demo keep it) and run"
+echo "  $facet run $mine --prompt \"...\""
