@@ -5,6 +5,7 @@
 
 #include "facet/base/log.h"
 #include "facet/base/text.h"
+#include "facet/checkpoint/linear_weight.h"
 #include "facet/checkpoint/prefixes.h"
 
 namespace facet::gemma4 {
@@ -15,7 +16,9 @@ constexpr std::uint64_t kFloat = sizeof(float);
 // lm_head may be absent (tied), an identical copy (dropped), or different (the file wins, with a warning).
 bool has_own_head(const Checkpoint& checkpoint, const std::string& prefix, bool tied) {
   const Tensor* head = checkpoint.find("lm_head.weight");
-  if (head == nullptr && checkpoint.find("lm_head.weight_packed") != nullptr) return true;
+  for (const char* packed : {"lm_head.weight_packed", "lm_head.qweight"}) {
+    if (head == nullptr && checkpoint.find(packed) != nullptr) return true;
+  }
   if (head == nullptr) {
     if (!tied) {
       throw_error(ErrorKind::checkpoint, "{}: tie_word_embeddings is false, but there is no tensor lm_head.weight",
@@ -38,7 +41,7 @@ CheckpointFacts read_facts(const Checkpoint& checkpoint) {
   CheckpointFacts facts;
   const std::string file = (checkpoint.directory() / "config.json").string();
   facts.model = parse_config(checkpoint.config_json(), file);
-  facts.quantization = parse_quantization_config(checkpoint.config_json(), file);
+  facts.quantization = read_quantization(checkpoint);
   facts.prefix = weight_prefix(checkpoint);
   facts.own_head = has_own_head(checkpoint, facts.prefix, facts.model.tied_head);
   return facts;
@@ -239,7 +242,8 @@ void ModelPlan::count_in_place(const LinearModule& module, MemoryPlan& plan) con
   for (const LinearSpec::Part& part : module.parts()) {
     const std::uint64_t values = part.format.value_bytes(part.out_features, module.in_features());
     const bool stored = stored_format(facts_, full_name(facts_, part.name), module.in_features()) == part.format;
-    (stored ? plan.weights_mapped : plan.weights_unpacked) += values;
+    const bool in_file = part.format.format == abi::WeightFormat::bf16 || facts_.quantization.codes_usable_in_file();
+    (stored && in_file ? plan.weights_mapped : plan.weights_unpacked) += values;
     plan.weights_unpacked += part.format.side_bytes(part.out_features, module.in_features());
   }
 }

@@ -8,8 +8,10 @@
 namespace facet::gemma4 {
 namespace {
 
-constexpr const char* kLinearSuffixes[] = {".weight", ".weight_packed", ".weight_scale", ".weight_zero_point",
-                                           ".weight_shape"};
+// Dense, compressed-tensors, GPTQ. A bias that is not zero is refused when its module loads.
+constexpr const char* kLinearSuffixes[] = {".weight",       ".weight_packed", ".weight_scale", ".weight_zero_point",
+                                           ".weight_shape", ".qweight",       ".qzeros",       ".scales",
+                                           ".g_idx",        ".bias"};
 
 class Expected {
  public:
@@ -21,9 +23,10 @@ class Expected {
   }
   void linear(const std::string& module, const std::string& place) {
     for (const char* suffix : kLinearSuffixes) known_.insert(module + suffix);
-    if (checkpoint_.find(module + ".weight") == nullptr && checkpoint_.find(module + ".weight_packed") == nullptr) {
-      problems_.add("{}: tensor {}.weight (or {}.weight_packed) is missing", place, module, module);
+    for (const char* values : {".weight", ".weight_packed", ".qweight"}) {
+      if (checkpoint_.find(module + values) != nullptr) return;
     }
+    problems_.add("{}: tensor {}.weight (or .weight_packed, .qweight) is missing", place, module);
   }
   const std::set<std::string>& known() const { return known_; }
 
