@@ -8,6 +8,9 @@ set_target_properties(facet PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
 set_target_properties(${facet_plugins} PROPERTIES INSTALL_RPATH "$ORIGIN")
 install(TARGETS facet RUNTIME DESTINATION bin)
 install(TARGETS ${facet_plugins} LIBRARY DESTINATION lib/facet/plugins)
+if(TARGET facet_cuda)
+  install(TARGETS facet_cuda LIBRARY DESTINATION lib/facet)
+endif()
 
 # What a plugin author sees: the contract and its helpers, nothing of the core.
 install(DIRECTORY framework/include/facet/abi framework/include/facet/sdk DESTINATION include/facet

@@ -91,7 +91,7 @@ Json run_record(gemma4::Pipeline& pipeline) {
   return {{"facet_version", FACET_VERSION},
           {"config", to_toml(pipeline.config())},
           {"config_file", pipeline.config().file.string()},
-          {"device", "cpu"},
+          {"device", shared.backend->description()},
           {"cpu_features", describe_cpu_features(shared.services->table()->cpu_features)},
           {"threads", shared.services->table()->worker_count},
           {"checkpoint", shared.checkpoint->directory().string()},

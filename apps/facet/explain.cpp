@@ -135,8 +135,7 @@ void explain(const ExplainOptions& options, const GlobalOptions& global) {
     return;
   }
   fmt::print("{}\ncheckpoint {}\n", text_of(document["config_file"]), text_of(document["checkpoint"]));
-  fmt::print("device {}, {} threads, {}\n", text_of(document["device"]), document["threads"].get<std::uint32_t>(),
-             text_of(document["cpu_features"]));
+  fmt::print("device {}\n", text_of(document["device"]));
   print_linear(document["linear"]);
   print_groups(document);
 }

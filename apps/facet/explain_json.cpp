@@ -62,34 +62,6 @@ class Bystanders {
   std::vector<Asked> asked_;
 };
 
-// The role under which stacked parts were offered.
-abi::LinearRole role_of(const LinearModule& module) {
-  using Role = abi::LinearRole;
-  const Role first = module.parts().front().role;
-  if (module.parts().size() == 1) return first;
-  if (first == Role::gate) return Role::gate_up;
-  return module.parts().size() == 2 ? Role::qk : Role::qkv;
-}
-
-abi::LinearProblem problem_of(const LinearModule& module, const LinearChoice& choice) {
-  const LinearFormat& format = module.parts().front().format;
-  abi::LinearProblem problem{};
-  problem.size = sizeof problem;
-  problem.device = abi::Device::cpu;
-  problem.weight = format.format;
-  problem.role = role_of(module);
-  problem.out_features = module.out_features();
-  problem.in_features = module.in_features();
-  problem.group_size = format.group_size;
-  problem.symmetric = format.symmetric ? 1 : 0;
-  problem.input = abi::DType::f32;
-  problem.output = abi::DType::f32;
-  problem.layer = module.layer();
-  problem.min_rows = choice.min_rows;
-  problem.max_rows = choice.max_rows;
-  return problem;
-}
-
 std::string weights_text(const LinearFormat& format) {
   std::string text = sdk::to_string(format.format);
   if (format.format == abi::WeightFormat::bf16) return text;
@@ -110,8 +82,9 @@ Json module_json(const LinearModule& module, const Bystanders<abi::Linear>* byst
     line["layout"] = choice.plan.layout;
     line["packed_bytes"] = choice.plan.packed_bytes;
     line["workspace_bytes"] = choice.plan.workspace_bytes;
+    line["fused"] = sdk::fusions_to_string(choice.problem.fusions);
     line["refused"] = refusals_json(choice.refused);
-    if (bystanders != nullptr) line["others"] = bystanders->ask(problem_of(module, choice), {&plugin});
+    if (bystanders != nullptr) line["others"] = bystanders->ask(choice.problem, {&plugin});
     entry["choices"].push_back(std::move(line));
   }
   return entry;
@@ -130,22 +103,7 @@ Json attention_json(gemma4::Pipeline& pipeline, std::size_t group, const Bystand
   entry["workspace_bytes"] = module.workspace_bytes();
   entry["refused"] = refusals_json(module.refused());
   if (bystanders == nullptr) return entry;
-  abi::AttentionProblem problem{};
-  problem.size = sizeof problem;
-  problem.device = abi::Device::cpu;
-  problem.layer = spec.layers.front();
-  problem.input = abi::DType::f32;
-  problem.output = abi::DType::f32;
-  problem.query_heads = pipeline.plan().facts().model.query_heads;
-  problem.kv_heads = spec.kv_heads;
-  problem.head_dim = spec.head_dim;
-  problem.window = spec.window;
-  problem.scale = 1.0f;
-  problem.max_step_tokens = pipeline.plan().max_step_tokens();
-  problem.max_sequences = config.engine.max_sequences;
-  problem.max_context = config.engine.max_context;
-  problem.layout = layout;
-  entry["others"] = bystanders->ask(problem, {&plugin});
+  entry["others"] = bystanders->ask(module.problem(), {&plugin});
   return entry;
 }
 
@@ -178,7 +136,7 @@ Json explain_json(gemma4::Pipeline& pipeline, bool ask_all) {
   }
   Json document = {{"config_file", config.file.string()},
                    {"checkpoint", shared.checkpoint->directory().string()},
-                   {"device", "cpu"},
+                   {"device", shared.backend->description()},
                    {"threads", shared.services->table()->worker_count},
                    {"cpu_features", describe_cpu_features(shared.services->table()->cpu_features)},
                    {"linear", Json::array()},

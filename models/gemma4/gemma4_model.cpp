@@ -1,7 +1,6 @@
 #include "gemma4/gemma4_model.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "facet/base/log.h"
 #include "facet/checkpoint/prefixes.h"
@@ -20,6 +19,7 @@ Gemma4Model::Gemma4Model(ModelPlan& plan, const Checkpoint& checkpoint, Backend&
       backend_(backend),
       embedding_(load_linear(checkpoint, plan.facts().quantization, plan.facts().prefix + "embed_tokens",
                              plan.facts().model.vocabulary, plan.facts().model.hidden)),
+      table_(backend.place(embedding_.view(), kWeightsTag)),
       vectors_(backend.allocate(plan.norm_bytes(), 64, kWeightsTag)),
       activations_(backend.allocate(plan.activations().bytes, 64, kActivationsTag)),
       workspace_(backend.allocate(plan.workspace_bytes(), 64, kWorkspaceTag)) {
@@ -35,7 +35,7 @@ void Gemma4Model::load_vectors(const Checkpoint& checkpoint) {
   Arena arena;
   const auto place = [&](const std::vector<float>& values) {
     float* target = reinterpret_cast<float*>(vectors_.as<char>() + arena.add(values.size() * sizeof(float)));
-    std::memcpy(target, values.data(), values.size() * sizeof(float));
+    backend_.upload(target, values.data(), values.size() * sizeof(float));
     return target;
   };
   for (std::size_t i = 0; i < facts.model.layers.size(); ++i) {
@@ -77,46 +77,115 @@ void Gemma4Model::load_linears(const Checkpoint& checkpoint, WeightStore& store,
 }
 
 void Gemma4Model::forward(const StepInput& input) {
+  const std::int64_t used = input.batch.token_count;
+  const bool decode =
+      input.batch.max_new_tokens == 1 && used <= std::min(plan_.logit_rows(), plan_.max_sequences()) && !input.observer;
+  tokens_ = decode ? backend_.recorded_rows(used, std::min(plan_.logit_rows(), plan_.max_sequences())) : used;
+  StepArrays& step = plan_.step_arrays();
+  step.upload(backend_, at(plan_.activations().step), input, plan_.kv(), tokens_,
+              decode ? tokens_ : input.batch.sequence_count);
+  has_logits_ = decode && input.all_logits;
+  if (!decode) {
+    run_layers(input.observer);
+    return;
+  }
+  // A recorded step serves every context, so launches are chosen for the longest.
+  step.batch.max_rows = plan_.kv().max_sequence_tokens();
+  const std::vector<CallCounter*> all = counters();
+  std::vector<std::int64_t> before;
+  for (const CallCounter* counter : all) before.push_back(counter->calls);
+  const ActivationLayout& layout = plan_.activations();
+  const std::int64_t key = 2 * tokens_ + (has_logits_ ? 1 : 0);
+  const bool launched = backend_.run_recorded(key, [&] {
+    run_layers({});
+    if (!has_logits_) return;
+    run_head(step.rows, tokens_);
+    backend_.argmax(at<float>(layout.logits), tokens_, plan_.facts().model.vocabulary, at<std::int32_t>(layout.best));
+  });
+  std::vector<std::int64_t>& calls = recorded_calls_[key];
+  if (launched) calls.clear();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (launched) {
+      calls.push_back(all[i]->calls - before[i]);
+    } else {
+      all[i]->calls += calls[i];
+    }
+  }
+}
+
+void Gemma4Model::run_layers(const std::function<void(std::int32_t, const float*)>& observer) {
   const ModelConfig& model = plan_.facts().model;
-  const ActivationLayout& at = plan_.activations();
-  tokens_ = input.batch.token_count;
-  backend_.embed(embedding_.view(), input.ids, tokens_, model.embedding_scale, activation(at.hidden));
+  const ActivationLayout& layout = plan_.activations();
+  const StepArrays& step = plan_.step_arrays();
+  const auto show = [&](std::size_t layer) {
+    const auto bytes = static_cast<std::uint64_t>(tokens_ * model.hidden) * sizeof(float);
+    if (observer)
+      observer(static_cast<std::int32_t>(layer), static_cast<const float*>(backend_.read_back(hidden(), bytes)));
+  };
+  current_ = 0;
+  updated_ = false;
+  backend_.embed(table_.view, step.ids, tokens_, model.embedding_scale, hidden());
   for (int kind = 0; kind < 2; ++kind) {
     const auto layer = std::find_if(model.layers.begin(), model.layers.end(),
                                     [&](const LayerConfig& l) { return l.sliding == (kind == 0); });
     if (layer == model.layers.end()) continue;
-    backend_.rotary(input.positions, tokens_,
+    backend_.rotary(step.positions, tokens_,
                     layers_[static_cast<std::size_t>(layer - model.layers.begin())].inverse_frequency,
-                    {layer->rotary_live, activation(at.cosine[kind]), activation(at.sine[kind])});
+                    {layer->rotary_live, at<float>(layout.cosine[kind]), at<float>(layout.sine[kind])});
   }
-  backend_.rms_norm(activation(at.hidden), layers_.front().input_norm, model.epsilon, tokens_, model.hidden,
-                    activation(at.normed));
-  if (input.observer) input.observer(0, activation(at.hidden));
   for (std::size_t index = 0; index < layers_.size(); ++index) {
     try {
-      attend(index, input);
-      feed_forward(index, tokens_);
+      attend(index);
+      // The output of a layer is complete once the next one has added its update.
+      show(index);
+      feed_forward(index);
     } catch (Error& error) {
       error.add_context(
           fmt::format("in layer {} ({} attention)", index, model.layers[index].sliding ? "sliding" : "global"));
       throw;
     }
-    if (input.observer) input.observer(static_cast<std::int32_t>(index) + 1, activation(at.hidden));
   }
+  backend_.residual_norm(residual(layers_.back().post_feed_forward_norm, layers_.back().scalar, nullptr));
+  show(layers_.size());
 }
 
-void Gemma4Model::attend(std::size_t index, const StepInput& input) {
+ResidualInput Gemma4Model::residual(const float* post_norm, float scale, const float* next_norm) {
+  const ModelConfig& model = plan_.facts().model;
+  const ActivationLayout& layout = plan_.activations();
+  ResidualInput input;
+  input.hidden = hidden();
+  if (updated_) {
+    input.update = at(layout.update);
+    input.post_norm = post_norm;
+    input.scale = scale;
+    current_ = 1 - current_;
+    input.hidden_out = hidden();
+  }
+  input.next_norm = next_norm;
+  input.normed = at(layout.normed);
+  input.tokens = tokens_;
+  input.width = model.hidden;
+  input.epsilon = model.epsilon;
+  updated_ = false;
+  return input;
+}
+
+void Gemma4Model::attend(std::size_t index) {
   const ModelConfig& model = plan_.facts().model;
   const LayerConfig& layer = model.layers[index];
   const LayerWeights& weights = layers_[index];
-  const ActivationLayout& at = plan_.activations();
+  const ActivationLayout& layout = plan_.activations();
+  const StepArrays& step = plan_.step_arrays();
   LayerPlan& plan = plan_.layers()[index];
   const int kind = layer.sliding ? 0 : 1;
-  plan.qkv.run(backend_, tokens_, activation(at.normed), activation(at.wide), workspace_.memory());
+  // The update of the layer before, if there is one, is added on the way.
+  const LayerWeights& before = layers_[index == 0 ? 0 : index - 1];
+  plan.qkv.run_normed(backend_, residual(before.post_feed_forward_norm, before.scalar, weights.input_norm),
+                      at(layout.wide), workspace_.memory());
 
   const abi::KvView& kv = plan_.kv().view(static_cast<std::int32_t>(index));
   AttentionInput prepare;
-  prepare.projections = activation(at.wide);
+  prepare.projections = at(layout.wide);
   prepare.stride = (model.query_heads + (layer.values_from_keys ? 1 : 2) * layer.kv_heads) * layer.head_dim;
   prepare.query_heads = model.query_heads;
   prepare.kv_heads = layer.kv_heads;
@@ -125,46 +194,77 @@ void Gemma4Model::attend(std::size_t index, const StepInput& input) {
   prepare.query_norm = weights.query_norm;
   prepare.key_norm = weights.key_norm;
   prepare.epsilon = model.epsilon;
-  prepare.rotary = {layer.rotary_live, activation(at.cosine[kind]), activation(at.sine[kind])};
-  prepare.positions = input.positions;
-  prepare.sequence = input.sequence;
+  prepare.rotary = {layer.rotary_live, at<float>(layout.cosine[kind]), at<float>(layout.sine[kind])};
+  prepare.positions = step.positions;
+  prepare.sequence = step.sequence;
   prepare.tokens = tokens_;
   prepare.kv = &kv;
-  prepare.queries = activation(at.queries);
+  prepare.queries = at(layout.queries);
   backend_.prepare_attention(prepare);
 
-  plan.attention->run(backend_, static_cast<std::int32_t>(index), input.batch, kv, activation(at.queries),
-                      activation(at.inner), workspace_.memory());
-  plan.output.run(backend_, tokens_, activation(at.inner), activation(at.update), workspace_.memory());
-  backend_.residual_norm({activation(at.hidden), activation(at.update), weights.post_attention_norm, 1.0f,
-                          weights.pre_feed_forward_norm, activation(at.normed), tokens_, model.hidden, model.epsilon});
+  plan.attention->run(backend_, static_cast<std::int32_t>(index), step.batch, kv, at(layout.queries), at(layout.inner),
+                      workspace_.memory());
+  plan.output.run(backend_, tokens_, at(layout.inner), at(layout.update), workspace_.memory());
+  updated_ = true;
 }
 
-void Gemma4Model::feed_forward(std::size_t index, std::int64_t tokens) {
-  const ModelConfig& model = plan_.facts().model;
+void Gemma4Model::feed_forward(std::size_t index) {
   const LayerWeights& weights = layers_[index];
-  const ActivationLayout& at = plan_.activations();
+  const ActivationLayout& layout = plan_.activations();
   LayerPlan& plan = plan_.layers()[index];
-  plan.gate_up.run(backend_, tokens, activation(at.normed), activation(at.wide), workspace_.memory());
-  backend_.gelu_gate(activation(at.wide), tokens, model.feed_forward, activation(at.inner));
-  plan.down.run(backend_, tokens, activation(at.inner), activation(at.update), workspace_.memory());
-  // The norm of the next layer rides along; the last layer's rows are normalised when their logits are asked for.
-  const float* next = index + 1 < layers_.size() ? layers_[index + 1].input_norm : nullptr;
-  backend_.residual_norm({activation(at.hidden), activation(at.update), weights.post_feed_forward_norm, weights.scalar,
-                          next, activation(at.normed), tokens, model.hidden, model.epsilon});
+  plan.gate_up.run_gated(backend_, residual(weights.post_attention_norm, 1.0f, weights.pre_feed_forward_norm),
+                         at(layout.wide), at(layout.inner), workspace_.memory());
+  plan.down.run(backend_, tokens_, at(layout.inner), at(layout.update), workspace_.memory());
+  updated_ = true;
 }
 
-const float* Gemma4Model::logits(std::span<const std::int32_t> rows) {
+// Logits of `count` rows, by their indices in device memory.
+void Gemma4Model::run_head(const std::int32_t* rows, std::int64_t count) {
   const ModelConfig& model = plan_.facts().model;
-  const ActivationLayout& at = plan_.activations();
+  const ActivationLayout& layout = plan_.activations();
+  backend_.gather_rows(hidden(), rows, count, model.hidden, at<float>(layout.rows));
+  backend_.rms_norm(at<float>(layout.rows), final_norm_, model.epsilon, count, model.hidden, at(layout.normed));
+  plan_.head().run(backend_, count, at(layout.normed), at(layout.logits), workspace_.memory());
+  if (model.soft_cap > 0) backend_.soft_cap(at<float>(layout.logits), count * model.vocabulary, model.soft_cap);
+}
+
+bool Gemma4Model::compute_logits(std::span<const std::int32_t> rows) {
+  const ActivationLayout& layout = plan_.activations();
   const auto count = static_cast<std::int64_t>(rows.size());
   if (count > plan_.logit_rows())
     throw_error(ErrorKind::run, "logits of {} rows asked for; at most {} at once", count, plan_.logit_rows());
-  backend_.gather_rows(activation(at.hidden), rows.data(), count, model.hidden, activation(at.rows));
-  backend_.rms_norm(activation(at.rows), final_norm_, model.epsilon, count, model.hidden, activation(at.rows));
-  plan_.head().run(backend_, count, activation(at.rows), activation(at.logits), workspace_.memory());
-  if (model.soft_cap > 0) backend_.soft_cap(activation(at.logits), count * model.vocabulary, model.soft_cap);
-  return activation(at.logits);
+  bool in_order = has_logits_;
+  for (std::size_t i = 0; in_order && i < rows.size(); ++i) in_order = rows[i] == static_cast<std::int32_t>(i);
+  if (in_order) return false;
+  backend_.upload(at(layout.row_index), rows.data(), rows.size_bytes());
+  run_head(at<std::int32_t>(layout.row_index), count);
+  has_logits_ = false;
+  return true;
+}
+
+const float* Gemma4Model::logits(std::span<const std::int32_t> rows) {
+  const auto vocabulary = static_cast<std::uint64_t>(plan_.facts().model.vocabulary);
+  compute_logits(rows);
+  return static_cast<const float*>(
+      backend_.read_back(at(plan_.activations().logits), rows.size() * vocabulary * sizeof(float)));
+}
+
+std::vector<std::int32_t> Gemma4Model::greedy(std::span<const std::int32_t> rows) {
+  const ActivationLayout& layout = plan_.activations();
+  if (compute_logits(rows)) {
+    backend_.argmax(at<float>(layout.logits), static_cast<std::int64_t>(rows.size()), plan_.facts().model.vocabulary,
+                    at<std::int32_t>(layout.best));
+  }
+  const auto* best =
+      static_cast<const std::int32_t*>(backend_.read_back(at(layout.best), rows.size() * sizeof(std::int32_t)));
+  return {best, best + rows.size()};
+}
+
+std::vector<CallCounter*> Gemma4Model::counters() const {
+  std::vector<CallCounter*> all;
+  for (const auto& instance : plan_.assembler().instances()) all.push_back(&instance->counter);
+  for (const auto& module : plan_.attention()) all.push_back(&module->instance().counter);
+  return all;
 }
 
 std::vector<PluginUse> Gemma4Model::plugin_use() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -28,6 +29,7 @@ class Gemma4Model final : public Model {
   KvManager& kv() override { return plan_.kv(); }
   void forward(const StepInput& input) override;
   const float* logits(std::span<const std::int32_t> rows) override;
+  std::vector<std::int32_t> greedy(std::span<const std::int32_t> rows) override;
   std::vector<PluginUse> plugin_use() const override;
   std::int64_t kernel_nanoseconds() const override;
   // Equals MemoryPlan::weights_unpacked.
@@ -48,19 +50,36 @@ class Gemma4Model final : public Model {
   void load_vectors(const Checkpoint& checkpoint);
   void load_linears(const Checkpoint& checkpoint, WeightStore& store, const QuantizeWeight& quantize,
                     const std::function<void(std::size_t, std::size_t)>& progress);
-  void attend(std::size_t index, const StepInput& input);
-  void feed_forward(std::size_t index, std::int64_t tokens);
-  float* activation(std::uint64_t offset) const { return reinterpret_cast<float*>(activations_.as<char>() + offset); }
+  void run_layers(const std::function<void(std::int32_t, const float*)>& observer);
+  // The residual stream with `update` added (after its norm), and the norm in front of what follows.
+  ResidualInput residual(const float* post_norm, float scale, const float* next_norm);
+  void attend(std::size_t index);
+  void feed_forward(std::size_t index);
+  void run_head(const std::int32_t* rows, std::int64_t count);
+  // Puts the logits of `rows` in their place, unless the last decoding step left them there: then false.
+  bool compute_logits(std::span<const std::int32_t> rows);
+  // Counters of all plugins that a step calls.
+  std::vector<CallCounter*> counters() const;
+  template <typename T = void>
+  T* at(std::uint64_t offset) const {
+    return reinterpret_cast<T*>(activations_.as<char>() + offset);
+  }
+  float* hidden() const { return at<float>(plan_.activations().hidden[current_]); }
 
   ModelPlan& plan_;
   Backend& backend_;
   LinearWeight embedding_;
+  PlacedWeight table_;
   DeviceBuffer vectors_;
   DeviceBuffer activations_;
   DeviceBuffer workspace_;
   std::vector<LayerWeights> layers_;
   const float* final_norm_ = nullptr;
-  std::int64_t tokens_ = 0;  // of the last forward
+  std::int64_t tokens_ = 0;  // of the last forward, padding included
+  int current_ = 0;          // which of the two hidden states is the newest
+  bool updated_ = false;     // `update` still waits to be added to it
+  bool has_logits_ = false;  // the last forward computed the logits of all its rows
+  std::map<std::int64_t, std::vector<std::int64_t>> recorded_calls_;  // of a recorded step, by counter
 };
 
 }  // namespace facet::gemma4

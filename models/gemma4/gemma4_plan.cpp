@@ -7,6 +7,7 @@
 #include "facet/base/text.h"
 #include "facet/checkpoint/linear_weight.h"
 #include "facet/checkpoint/prefixes.h"
+#include "facet/sdk/kv_rows.h"
 
 namespace facet::gemma4 {
 namespace {
@@ -59,9 +60,10 @@ LinearFormat stored_format(const CheckpointFacts& facts, const std::string& full
           scheme->group_size < 0 ? in_features : scheme->group_size, scheme->symmetric};
 }
 
-ModelPlan::ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, abi::Device device)
+ModelPlan::ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, const Backend& backend)
     : facts_(std::move(facts)),
-      assembler_(config, registry, device),
+      backend_(backend),
+      assembler_(config, registry, backend.device(), backend.activation_type()),
       max_step_tokens_(config.engine.max_step_tokens),
       logit_rows_(std::min(kLogitRows, max_step_tokens_)),
       max_context_(config.engine.max_context) {
@@ -69,7 +71,7 @@ ModelPlan::ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry
     throw_error(ErrorKind::config, "{}: engine.max_context: {} is more than the {} positions of the model; lower it",
                 config.file.string(), max_context_, facts_.model.max_positions);
   }
-  plan_attention(config, registry, device);
+  plan_attention(config, registry);
   plan_layers();
   plan_head(config.model.head);
   check_rules(config);
@@ -81,7 +83,7 @@ ModelPlan::ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry
   }
 }
 
-void ModelPlan::plan_attention(const Config& config, PluginRegistry& registry, abi::Device device) {
+void ModelPlan::plan_attention(const Config& config, PluginRegistry& registry) {
   std::vector<KvGroupSpec> specs;
   for (std::size_t i = 0; i < facts_.model.layers.size(); ++i) {
     const LayerConfig& layer = facts_.model.layers[i];
@@ -104,11 +106,13 @@ void ModelPlan::plan_attention(const Config& config, PluginRegistry& registry, a
   std::vector<KvGroup> groups;
   for (const KvGroupSpec& spec : specs) {
     AttentionAssembly assembly =
-        assemble_attention(config, registry, device, spec, {facts_.model.query_heads, 1.0f}, limits, max_step_tokens_);
+        assemble_attention(config, registry, backend_.device(), spec,
+                           {facts_.model.query_heads, 1.0f, backend_.activation_type()}, limits, max_step_tokens_);
     groups.push_back(std::move(assembly.cache));
     attention_.push_back(std::move(assembly.attention));
   }
   kv_ = std::make_unique<KvManager>(std::move(groups), limits.max_sequences);
+  step_arrays_ = std::make_unique<StepArrays>(*kv_, max_step_tokens_, limits.max_sequences, max_context_);
 }
 
 LinearSpec ModelPlan::spec(std::int32_t layer, std::vector<std::string> names, std::vector<std::int64_t> out,
@@ -133,11 +137,14 @@ void ModelPlan::plan_layers() {
     const LayerConfig& layer = model.layers[i];
     const auto index = static_cast<std::int32_t>(i);
     const std::int64_t q = model.query_heads * layer.head_dim, kv = layer.kv_heads * layer.head_dim;
-    const LinearSpec qkv =
-        layer.values_from_keys
-            ? spec(index, {"self_attn.q_proj", "self_attn.k_proj"}, {q, kv}, {Role::q, Role::k}, Role::qk, model.hidden)
-            : spec(index, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {q, kv, kv},
-                   {Role::q, Role::k, Role::v}, Role::qkv, model.hidden);
+    LinearSpec qkv = layer.values_from_keys ? spec(index, {"self_attn.q_proj", "self_attn.k_proj"}, {q, kv},
+                                                   {Role::q, Role::k}, Role::qk, model.hidden)
+                                            : spec(index, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                                                   {q, kv, kv}, {Role::q, Role::k, Role::v}, Role::qkv, model.hidden);
+    qkv.fusions = abi::kFuseResidualNorm;
+    LinearSpec gate_up = spec(index, {"mlp.gate_proj", "mlp.up_proj"}, {model.feed_forward, model.feed_forward},
+                              {Role::gate, Role::up}, Role::gate_up, model.hidden);
+    gate_up.fusions = abi::kFuseResidualNorm | abi::kFuseGeluGate;
     const auto attention = std::find_if(attention_.begin(), attention_.end(), [&](const auto& module) {
       const std::vector<std::int32_t>& members = module->group().layers;
       return std::find(members.begin(), members.end(), index) != members.end();
@@ -145,8 +152,7 @@ void ModelPlan::plan_layers() {
     layers_.push_back(
         {assembler_.plan(qkv),
          assembler_.plan(spec(index, {"self_attn.o_proj"}, {model.hidden}, {Role::o}, Role::o, q)),
-         assembler_.plan(spec(index, {"mlp.gate_proj", "mlp.up_proj"}, {model.feed_forward, model.feed_forward},
-                              {Role::gate, Role::up}, Role::gate_up, model.hidden)),
+         assembler_.plan(gate_up),
          assembler_.plan(spec(index, {"mlp.down_proj"}, {model.hidden}, {Role::down}, Role::down, model.feed_forward)),
          attention->get()});
   }
@@ -165,6 +171,7 @@ void ModelPlan::plan_head(const std::string& format) {
   head.stacked_role = abi::LinearRole::head;
   head.in_features = facts_.model.hidden;
   head.max_rows = logit_rows_;
+  head.float_output = true;
   head_ = std::make_unique<LinearGroup>(assembler_.plan(head));
   linears_.push_back(head_.get());
 }
@@ -204,22 +211,26 @@ void ModelPlan::lay_out_activations() {
     pairs = std::max(pairs, layer.rotary_live);
   }
   Arena arena;
-  const auto rows = [&](std::int64_t count, std::int64_t width) {
-    return arena.add(static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(width) * kFloat);
+  const auto element = static_cast<std::uint64_t>(sdk::element_bytes(backend_.activation_type()));
+  const auto rows = [&](std::int64_t count, std::int64_t width, std::uint64_t bytes) {
+    return arena.add(static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(width) * bytes);
   };
   ActivationLayout& layout = activation_layout_;
-  layout.hidden = rows(max_step_tokens_, model.hidden);
-  layout.normed = rows(max_step_tokens_, model.hidden);
-  layout.update = rows(max_step_tokens_, model.hidden);
-  layout.wide = rows(max_step_tokens_, wide);
-  layout.inner = rows(max_step_tokens_, inner);
-  layout.queries = rows(max_step_tokens_, queries);
+  for (std::uint64_t& hidden : layout.hidden) hidden = rows(max_step_tokens_, model.hidden, kFloat);
+  layout.normed = rows(max_step_tokens_, model.hidden, element);
+  layout.update = rows(max_step_tokens_, model.hidden, element);
+  layout.wide = rows(max_step_tokens_, wide, element);
+  layout.inner = rows(max_step_tokens_, inner, element);
+  layout.queries = rows(max_step_tokens_, queries, element);
   for (int kind = 0; kind < 2; ++kind) {
-    layout.cosine[kind] = rows(max_step_tokens_, live[kind]);
-    layout.sine[kind] = rows(max_step_tokens_, live[kind]);
+    layout.cosine[kind] = rows(max_step_tokens_, live[kind], kFloat);
+    layout.sine[kind] = rows(max_step_tokens_, live[kind], kFloat);
   }
-  layout.rows = rows(logit_rows_, model.hidden);
-  layout.logits = rows(logit_rows_, model.vocabulary);
+  layout.rows = rows(logit_rows_, model.hidden, kFloat);
+  layout.row_index = rows(logit_rows_, 1, sizeof(std::int32_t));
+  layout.logits = rows(logit_rows_, model.vocabulary, kFloat);
+  layout.best = rows(logit_rows_, 1, sizeof(std::int32_t));
+  layout.step = arena.add(step_arrays_->bytes());
   layout.bytes = arena.bytes();
 }
 
@@ -256,6 +267,7 @@ void ModelPlan::count_embedding(MemoryPlan& plan) const {
   const bool shared = !facts_.own_head && head.reads_in_place() && head.parts().front().format == format;
   if (!shared) plan.weights_mapped += format.value_bytes(rows, width);
   plan.weights_unpacked += format.side_bytes(rows, width);
+  plan.weights += backend_.placed_bytes(format.value_bytes(rows, width), format.side_bytes(rows, width));
 }
 
 MemoryPlan ModelPlan::memory() const {

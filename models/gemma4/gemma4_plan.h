@@ -9,6 +9,7 @@
 #include "facet/checkpoint/quantization_config.h"
 #include "facet/engine/attention_module.h"
 #include "facet/engine/linear_module.h"
+#include "facet/engine/step_arrays.h"
 #include "gemma4/gemma4_config.h"
 
 namespace facet::gemma4 {
@@ -27,16 +28,19 @@ struct LayerPlan {
 
 // Offsets of the step's buffers in one allocation of `bytes`.
 struct ActivationLayout {
-  std::uint64_t hidden = 0;      // [tokens, hidden]
-  std::uint64_t normed = 0;      // [tokens, hidden]
+  std::uint64_t hidden[2] = {};  // [tokens, hidden] f32; each update goes from one to the other
+  std::uint64_t normed = 0;      // [tokens, hidden] activations, as all below unless said otherwise
   std::uint64_t update = 0;      // [tokens, hidden]
   std::uint64_t wide = 0;        // [tokens, max(q|k|v, gate|up)]
   std::uint64_t inner = 0;       // [tokens, max(query heads * head_dim, feed_forward)]
   std::uint64_t queries = 0;     // [tokens, query heads * head_dim]
-  std::uint64_t cosine[2] = {};  // [tokens, live], sliding and global
+  std::uint64_t cosine[2] = {};  // [tokens, live] f32, sliding and global
   std::uint64_t sine[2] = {};
-  std::uint64_t rows = 0;    // [logit rows, hidden]
-  std::uint64_t logits = 0;  // [logit rows, vocabulary]
+  std::uint64_t rows = 0;       // [logit rows, hidden] f32
+  std::uint64_t row_index = 0;  // [logit rows] i32: which rows of hidden
+  std::uint64_t logits = 0;     // [logit rows, vocabulary] f32
+  std::uint64_t best = 0;       // [logit rows] i32
+  std::uint64_t step = 0;       // StepArrays
   std::uint64_t bytes = 0;
 };
 
@@ -58,7 +62,7 @@ LinearFormat stored_format(const CheckpointFacts& facts, const std::string& full
 class ModelPlan {
  public:
   // Asks every plugin; throws Error(config | plugin) with all reasons.
-  ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, abi::Device device);
+  ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, const Backend& backend);
 
   const CheckpointFacts& facts() const { return facts_; }
   const std::vector<LinearGroup*>& linears() const { return linears_; }
@@ -75,10 +79,13 @@ class ModelPlan {
   std::uint64_t norm_bytes() const;
   std::int64_t max_step_tokens() const { return max_step_tokens_; }
   std::int64_t logit_rows() const { return logit_rows_; }
+  std::int64_t max_sequences() const { return kv_->max_sequences(); }
+  std::int64_t max_context() const { return max_context_; }
+  StepArrays& step_arrays() { return *step_arrays_; }
   MemoryPlan memory() const;
 
  private:
-  void plan_attention(const Config& config, PluginRegistry& registry, abi::Device device);
+  void plan_attention(const Config& config, PluginRegistry& registry);
   void plan_layers();
   void plan_head(const std::string& format);
   void check_rules(const Config& config) const;
@@ -89,12 +96,14 @@ class ModelPlan {
                   std::vector<abi::LinearRole> roles, abi::LinearRole stacked, std::int64_t in) const;
 
   CheckpointFacts facts_;
+  const Backend& backend_;
   LinearAssembler assembler_;
   std::int64_t max_step_tokens_;
   std::int64_t logit_rows_;
   std::int64_t max_context_;
   std::vector<std::unique_ptr<AttentionModule>> attention_;
   std::unique_ptr<KvManager> kv_;
+  std::unique_ptr<StepArrays> step_arrays_;
   std::vector<LayerPlan> layers_;
   std::unique_ptr<LinearGroup> head_;
   std::vector<LinearGroup*> linears_;

@@ -1,6 +1,7 @@
 #include "gemma4/pipeline.h"
 
 #include "facet/backend/cpu_backend.h"
+#include "facet/backend/cuda_backend.h"
 #include "facet/base/log.h"
 #include "facet/engine/plugin_choice.h"
 #include "gemma4/chat.h"
@@ -9,20 +10,19 @@
 namespace facet::gemma4 {
 namespace {
 
-void check_device(const Config& config) {
-  if (config.engine.device == "cuda") {
-    throw_error(ErrorKind::config,
-                "{}: engine.device: 'cuda' is not available: this build has no CUDA backend; use \"cpu\" or \"auto\"",
-                config.file.string());
-  }
-  if (config.engine.device == "auto") log(LogLevel::info, "engine.device auto: cpu (this build has no CUDA backend)");
+// "auto" is the CPU, which every plugin set can be run on; a GPU is used when it is asked for.
+std::string device_of(const Config& config) {
+  if (config.engine.device != "auto") return config.engine.device;
+  log(LogLevel::info, "engine.device auto: cpu; write \"cuda\" for a GPU");
+  return "cpu";
 }
 
 std::shared_ptr<SharedParts> make_shared_parts(const Config& config) {
   auto parts = std::make_shared<SharedParts>();
   parts->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(config.model.path));
   parts->services = std::make_unique<HostServices>(config.engine.threads, config.engine.cpu_isa);
-  parts->backend = make_cpu_backend(*parts->services);
+  parts->device = device_of(config);
+  parts->backend = parts->device == "cuda" ? make_cuda_backend() : make_cpu_backend(*parts->services);
   parts->store = std::make_unique<WeightStore>(*parts->backend);
   parts->model_path = config.model.path;
   parts->threads = config.engine.threads;
@@ -34,22 +34,21 @@ std::shared_ptr<SharedParts> make_shared_parts(const Config& config) {
 
 Pipeline::Pipeline(Config config, PipelineOptions options, std::shared_ptr<SharedParts> shared)
     : config_(std::move(config)), options_(std::move(options)), shared_(std::move(shared)) {
-  check_device(config_);
   if (!shared_) shared_ = make_shared_parts(config_);
   std::vector<std::filesystem::path> directories = config_.plugin_paths;
   directories.insert(directories.end(), options_.plugin_dirs.begin(), options_.plugin_dirs.end());
   registry_ = std::make_unique<PluginRegistry>(shared_->services->table(), std::move(directories));
   CheckpointFacts facts = read_facts(*shared_->checkpoint);
   check_tensors(*shared_->checkpoint, facts);
-  plan_ = std::make_unique<ModelPlan>(config_, std::move(facts), *registry_, abi::Device::cpu);
+  plan_ = std::make_unique<ModelPlan>(config_, std::move(facts), *registry_, *shared_->backend);
   make_scheduler();
 }
 
 Pipeline::~Pipeline() = default;
 
 bool Pipeline::can_share(const Config& other) const {
-  return shared_->model_path == other.model.path && shared_->threads == other.engine.threads &&
-         shared_->cpu_isa == other.engine.cpu_isa;
+  return shared_->model_path == other.model.path && shared_->device == device_of(other) &&
+         shared_->threads == other.engine.threads && shared_->cpu_isa == other.engine.cpu_isa;
 }
 
 void Pipeline::make_scheduler() {

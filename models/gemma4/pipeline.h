@@ -19,6 +19,7 @@ struct SharedParts {
   std::unique_ptr<Checkpoint> checkpoint;
   std::unique_ptr<WeightStore> store;
   std::filesystem::path model_path;
+  std::string device;  // "cpu" or "cuda"
   std::int64_t threads = 0;
   std::string cpu_isa;
 };
@@ -31,7 +32,7 @@ struct PipelineOptions {
 class Pipeline {
  public:
   // Plans everything; allocates no weight, KV or activation memory. `shared` may come from another pipeline whose
-  // model.path, engine.threads and engine.cpu_isa are equal (see can_share); null: parts of its own.
+  // model.path, engine.device, engine.threads and engine.cpu_isa are equal (see can_share); null: parts of its own.
   Pipeline(Config config, PipelineOptions options, std::shared_ptr<SharedParts> shared = nullptr);
   ~Pipeline();
 

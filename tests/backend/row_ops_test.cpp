@@ -53,7 +53,8 @@ TEST_P(RowWidths, ResidualMatchesDouble) {
   const std::vector<float> update = random_row(GetParam(), 3, 0.5f), weight = random_row(GetParam(), 4);
   const std::vector<float> before = random_row(GetParam(), 5);
   std::vector<float> hidden = before;
-  residual_row(hidden.data(), update.data(), weight.data(), 0.75f, 1e-6f, static_cast<std::int64_t>(GetParam()));
+  residual_row(hidden.data(), update.data(), weight.data(), 0.75f, 1e-6f, static_cast<std::int64_t>(GetParam()),
+               hidden.data());
   const double factor = exact_inverse_rms(update, 1e-6);
   for (std::size_t i = 0; i < GetParam(); ++i) {
     const double added = static_cast<double>(update[i]) * factor * static_cast<double>(weight[i]);

@@ -58,12 +58,12 @@ TEST_P(MemoryPlanTest, EqualsTheAccountsAfterLoading) {
   config.model.head = GetParam().head;
   gemma4::Pipeline pipeline(std::move(config), options);
   const MemoryPlan plan = pipeline.memory();
-  for (const MemoryAccount& account : pipeline.shared()->services->accounts())
+  for (const MemoryAccount& account : pipeline.shared()->backend->accounts())
     EXPECT_EQ(account.bytes, 0u) << "allocated while planning: " << account.tag;
   pipeline.load();
   std::map<std::string, std::uint64_t> found;
   std::uint64_t total = 0;
-  for (const MemoryAccount& account : pipeline.shared()->services->accounts()) {
+  for (const MemoryAccount& account : pipeline.shared()->backend->accounts()) {
     found[account.tag] = account.bytes;
     total += account.bytes;
     EXPECT_EQ(account.peak_bytes, account.bytes) << account.tag << ": more was held while loading";
@@ -119,7 +119,7 @@ TEST_F(SharedPartsTest, SharedHoldCommonWeightsOnce) {
   gemma4::Pipeline second(load_config(config), options, first.shared());
   second.load();
   std::uint64_t weights = 0, kv = 0;
-  for (const MemoryAccount& account : first.shared()->services->accounts()) {
+  for (const MemoryAccount& account : first.shared()->backend->accounts()) {
     if (account.tag == kWeightsTag) weights = account.bytes;
     if (account.tag == kKvTag) kv = account.bytes;
   }

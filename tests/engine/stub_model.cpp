@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "facet/sampling/sampler.h"
 #include "facet/sdk/kv_rows.h"
 
 namespace facet::test {
@@ -108,6 +109,15 @@ void StubModel::forward(const StepInput& input) {
     ++mine.calls;
     mine.tokens += batch.token_begin[s + 1] - batch.token_begin[s];
   }
+}
+
+std::vector<std::int32_t> StubModel::greedy(std::span<const std::int32_t> rows) {
+  const float* values = logits(rows);
+  std::vector<std::int32_t> best;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    best.push_back(most_probable({values + static_cast<std::int64_t>(i) * kStubVocabulary, kStubVocabulary}));
+  }
+  return best;
 }
 
 const float* StubModel::logits(std::span<const std::int32_t> rows) {

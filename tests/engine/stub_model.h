@@ -36,6 +36,7 @@ class StubModel final : public Model {
   KvManager& kv() override { return kv_; }
   void forward(const StepInput& input) override;
   const float* logits(std::span<const std::int32_t> rows) override;
+  std::vector<std::int32_t> greedy(std::span<const std::int32_t> rows) override;
   std::vector<PluginUse> plugin_use() const override { return {}; }
   std::int64_t kernel_nanoseconds() const override { return 0; }
 

@@ -41,7 +41,9 @@ DirectRun run_directly(gemma4::Pipeline& pipeline, const Ids& ids, std::int64_t 
     input.ids = ids.data() + done;
     input.positions = positions.data();
     input.sequence = owner.data();
-    input.batch = {sizeof(abi::BatchView), 1, static_cast<std::int64_t>(count), token_begin, &first};
+    const auto end = static_cast<std::int64_t>(done + count);
+    input.batch = {sizeof(abi::BatchView),           1,  static_cast<std::int64_t>(count), token_begin, &first,
+                   static_cast<std::int64_t>(count), end};
     input.observer = [&](std::int32_t layer, const float* hidden) {
       std::vector<float>& all = run.hidden.at(static_cast<std::size_t>(layer));
       all.insert(all.end(), hidden, hidden + static_cast<std::int64_t>(count) * run.width);

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "facet/base/error.h"
 #include "facet/checkpoint/linear_weight.h"
+#include "facet/sampling/sampler.h"
 #include "facet/sdk/host.h"
 #include "facet/sdk/kv_rows.h"
 #include "row_ops.h"
@@ -24,11 +26,28 @@ class CpuBackend final : public Backend {
 
   abi::Device device() const override { return abi::Device::cpu; }
   abi::Stream stream() const override { return {abi::Device::cpu, 0, nullptr}; }
+  abi::DType activation_type() const override { return abi::DType::f32; }
+  std::string description() const override {
+    return fmt::format("cpu, {} threads, {}", services_.table()->worker_count,
+                       describe_cpu_features(services_.table()->cpu_features));
+  }
 
   DeviceBuffer allocate(std::uint64_t bytes, std::uint64_t alignment, const char* tag) override {
     return bytes == 0 ? DeviceBuffer() : DeviceBuffer(this, services_.allocate(bytes, alignment, tag), bytes);
   }
   void deallocate(void* data, std::uint64_t bytes) noexcept override { services_.deallocate(data, bytes); }
+
+  std::vector<MemoryAccount> accounts() const override { return services_.accounts(); }
+
+  void upload(void* device, const void* host, std::uint64_t bytes) override { std::memcpy(device, host, bytes); }
+  const void* read_back(const void* device, std::uint64_t /*bytes*/) override { return device; }
+  PlacedWeight place(const abi::WeightView& weight, const char* /*tag*/) override { return {weight, {}}; }
+  std::uint64_t placed_bytes(std::uint64_t /*values*/, std::uint64_t /*side*/) const override { return 0; }
+  std::int64_t recorded_rows(std::int64_t rows, std::int64_t /*limit*/) const override { return rows; }
+  bool run_recorded(std::int64_t /*key*/, const std::function<void()>& launch) override {
+    launch();
+    return true;
+  }
 
   void embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
              float* out) override {
@@ -53,16 +72,23 @@ class CpuBackend final : public Backend {
   }
 
   void rms_norm(const float* in, const float* weight, float epsilon, std::int64_t tokens, std::int64_t width,
-                float* out) override {
+                void* out) override {
+    auto* normed = static_cast<float*>(out);
     for_rows(tokens, width,
-             [&](std::int64_t t) { cpu::norm_row(in + t * width, weight, epsilon, width, out + t * width); });
+             [&](std::int64_t t) { cpu::norm_row(in + t * width, weight, epsilon, width, normed + t * width); });
   }
 
   void residual_norm(const ResidualInput& x) override {
+    const auto* update = static_cast<const float*>(x.update);
+    auto* normed = static_cast<float*>(x.normed);
     for_rows(x.tokens, 2 * x.width, [&](std::int64_t t) {
-      float* hidden = x.hidden + t * x.width;
-      cpu::residual_row(hidden, x.update + t * x.width, x.post_norm, x.scale, x.epsilon, x.width);
-      if (x.next_norm != nullptr) cpu::norm_row(hidden, x.next_norm, x.epsilon, x.width, x.normed + t * x.width);
+      const float* hidden = x.hidden + t * x.width;
+      if (update != nullptr) {
+        float* out = x.hidden_out + t * x.width;
+        cpu::residual_row(hidden, update + t * x.width, x.post_norm, x.scale, x.epsilon, x.width, out);
+        hidden = out;
+      }
+      if (x.next_norm != nullptr) cpu::norm_row(hidden, x.next_norm, x.epsilon, x.width, normed + t * x.width);
     });
   }
 
@@ -71,14 +97,15 @@ class CpuBackend final : public Backend {
     for_rows(x.tokens, 2 * heads * x.head_dim, [&](std::int64_t t) { prepare_token(x, t); });
   }
 
-  void gelu_gate(const float* gate_up, std::int64_t tokens, std::int64_t width, float* out) override {
+  void gelu_gate(const void* gate_up, std::int64_t tokens, std::int64_t width, void* out) override {
     // One row of a wide feed-forward is worth splitting, so the unit is a piece of a row.
     constexpr std::int64_t kPiece = 2048;
     const std::int64_t pieces = sdk::ceil_div(width, kPiece);
     for_rows(tokens * pieces, 8 * std::min(kPiece, width), [&](std::int64_t index) {
       const std::int64_t t = index / pieces, begin = index % pieces * kPiece;
-      const float* gate = gate_up + t * 2 * width + begin;
-      cpu::gelu_gate_row(gate, gate + width, std::min(kPiece, width - begin), out + t * width + begin);
+      const float* gate = static_cast<const float*>(gate_up) + t * 2 * width + begin;
+      cpu::gelu_gate_row(gate, gate + width, std::min(kPiece, width - begin),
+                         static_cast<float*>(out) + t * width + begin);
     });
   }
 
@@ -93,6 +120,12 @@ class CpuBackend final : public Backend {
     for_rows(sdk::ceil_div(count, kPiece), 8 * std::min(kPiece, count), [&](std::int64_t piece) {
       const std::int64_t begin = piece * kPiece;
       cpu::soft_cap_row(values + begin, std::min(kPiece, count - begin), cap);
+    });
+  }
+
+  void argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids) override {
+    for_rows(rows, vocabulary, [&](std::int64_t r) {
+      ids[r] = most_probable({logits + r * vocabulary, static_cast<std::size_t>(vocabulary)});
     });
   }
 
@@ -112,16 +145,17 @@ class CpuBackend final : public Backend {
 
   static void prepare_token(const AttentionInput& x, std::int64_t t) {
     const std::int64_t dim = x.head_dim;
-    const float* q = x.projections + t * x.stride;
+    const float* q = static_cast<const float*>(x.projections) + t * x.stride;
     const float* k = q + x.query_heads * dim;
     const float* v = x.values_from_keys ? k : k + x.kv_heads * dim;
     const float* cosine = x.rotary.cosine + t * x.rotary.live;
     const float* sine = x.rotary.sine + t * x.rotary.live;
     for (std::int64_t head = 0; head < x.query_heads; ++head) {
-      float* out = x.queries + (t * x.query_heads + head) * dim;
+      float* out = static_cast<float*>(x.queries) + (t * x.query_heads + head) * dim;
       cpu::norm_row(q + head * dim, x.query_norm, x.epsilon, dim, out);
       cpu::rotate_row(out, cosine, sine, x.rotary.live, dim);
     }
+    if (x.sequence[t] < 0) return;
     const sdk::KvRun run = sdk::kv_run(*x.kv, x.sequence[t], x.positions[t], x.positions[t] + 1);
     float row[kMaxHeadDim];
     for (std::int64_t head = 0; head < x.kv_heads; ++head) {

@@ -14,10 +14,10 @@ FACET_CLONES void norm_row(const float* in, const float* weight, float epsilon, 
   }
 }
 
-FACET_CLONES void residual_row(float* hidden, const float* update, const float* post_norm, float scale, float epsilon,
-                               std::int64_t width) {
+FACET_CLONES void residual_row(const float* hidden, const float* update, const float* post_norm, float scale,
+                               float epsilon, std::int64_t width, float* out) {
   const float factor = inverse_rms(update, width, epsilon);
-  for (std::int64_t i = 0; i < width; ++i) hidden[i] = (hidden[i] + update[i] * factor * post_norm[i]) * scale;
+  for (std::int64_t i = 0; i < width; ++i) out[i] = (hidden[i] + update[i] * factor * post_norm[i]) * scale;
 }
 
 FACET_CLONES void gelu_gate_row(const float* gate, const float* up, std::int64_t width, float* out) {

@@ -7,9 +7,9 @@ namespace facet::cpu {
 
 // out = in * (inverse rms of in) * weight; weight null: 1. out may be in.
 void norm_row(const float* in, const float* weight, float epsilon, std::int64_t width, float* out);
-// hidden = (hidden + norm(update) * post_norm) * scale
-void residual_row(float* hidden, const float* update, const float* post_norm, float scale, float epsilon,
-                  std::int64_t width);
+// out = (hidden + norm(update) * post_norm) * scale; out may be hidden
+void residual_row(const float* hidden, const float* update, const float* post_norm, float scale, float epsilon,
+                  std::int64_t width, float* out);
 // out[i] = gelu_tanh(gate[i]) * up[i]
 void gelu_gate_row(const float* gate, const float* up, std::int64_t width, float* out);
 void soft_cap_row(float* values, std::int64_t count, float cap);

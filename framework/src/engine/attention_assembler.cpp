@@ -77,8 +77,8 @@ abi::AttentionProblem make_attention_problem(const KvGroupSpec& spec, AttentionS
   problem.size = sizeof problem;
   problem.device = device;
   problem.layer = spec.layers.front();
-  problem.input = abi::DType::f32;
-  problem.output = abi::DType::f32;
+  problem.input = shape.activations;
+  problem.output = shape.activations;
   problem.query_heads = shape.query_heads;
   problem.kv_heads = spec.kv_heads;
   problem.head_dim = spec.head_dim;
@@ -132,7 +132,7 @@ AttentionAssembly assemble_attention(const Config& config, PluginRegistry& regis
     check_call(instance->plugin->plan(problem, &plan, text.sink()), instance->plugin.plugin(),
                fmt::format("planning the {} layers", spec.name).c_str(), text, ErrorKind::plugin);
     const LoadedPlugin& reader = instance->plugin.plugin();
-    auto attention = std::make_unique<AttentionModule>(spec, shape, std::move(instance), plan, std::move(refused));
+    auto attention = std::make_unique<AttentionModule>(spec, problem, std::move(instance), plan, std::move(refused));
     // Only now: the module owns the plan and gives it back when this throws.
     check_planned_bytes(reader, "workspace_bytes", plan.workspace_bytes);
     return {std::move(cache), std::move(attention)};

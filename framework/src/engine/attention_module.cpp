@@ -2,10 +2,11 @@
 
 namespace facet {
 
-AttentionModule::AttentionModule(KvGroupSpec group, AttentionShape shape, std::shared_ptr<AttentionInstance> instance,
-                                 const abi::AttentionPlan& plan, std::vector<Refusal> refused)
+AttentionModule::AttentionModule(KvGroupSpec group, const abi::AttentionProblem& problem,
+                                 std::shared_ptr<AttentionInstance> instance, const abi::AttentionPlan& plan,
+                                 std::vector<Refusal> refused)
     : group_(std::move(group)),
-      shape_(shape),
+      problem_(problem),
       instance_(std::move(instance)),
       plan_(plan),
       plan_owner_(plan.handle,
@@ -17,14 +18,14 @@ AttentionModule::AttentionModule(KvGroupSpec group, AttentionShape shape, std::s
       refused_(std::move(refused)) {}
 
 void AttentionModule::run(const Backend& backend, std::int32_t layer, const abi::BatchView& batch,
-                          const abi::KvView& kv, const float* queries, float* output, abi::Memory workspace) {
+                          const abi::KvView& kv, const void* queries, void* output, abi::Memory workspace) {
   abi::AttentionArgs args{};
   args.size = sizeof args;
   args.stream = backend.stream();
   args.batch = &batch;
   args.kv = &kv;
   args.queries = queries;
-  args.query_stride = shape_.query_heads * group_.head_dim;
+  args.query_stride = problem_.query_heads * problem_.head_dim;
   args.output = output;
   args.output_stride = args.query_stride;
   args.workspace = workspace;

@@ -8,9 +8,19 @@
 
 namespace facet {
 
+// One row of the batch whose logits somebody wants.
+struct WantedRow {
+  std::size_t sequence;  // index into the batch
+  std::int64_t offset;   // in the sequence's tokens of this step
+  bool greedy;           // only the most probable token counts
+};
+
 struct Engine::Batch {
   std::vector<std::int32_t> ids, positions, sequence, token_begin, first_position;
   std::vector<std::uint64_t> sequence_ids;
+  std::int64_t max_new_tokens = 0, max_rows = 0;
+  std::vector<WantedRow> wanted;
+  std::vector<std::int32_t> wanted_rows;  // row in the batch of each of them
 };
 
 Engine::Batch Engine::make_batch(const std::vector<Sequence*>& scheduled) const {
@@ -25,9 +35,26 @@ Engine::Batch Engine::make_batch(const std::vector<Sequence*>& scheduled) const 
       batch.positions.push_back(static_cast<std::int32_t>(sequence.computed + i));
       batch.sequence.push_back(static_cast<std::int32_t>(index));
     }
+    add_wanted(sequence, index, batch);
     batch.token_begin.push_back(static_cast<std::int32_t>(batch.ids.size()));
+    batch.max_new_tokens = std::max(batch.max_new_tokens, sequence.scheduled);
+    batch.max_rows = std::max(batch.max_rows, sequence.computed + sequence.scheduled);
   }
   return batch;
+}
+
+void Engine::add_wanted(const Sequence& sequence, std::size_t index, Batch& batch) {
+  const bool complete = sequence.scheduled == sequence.pending();
+  const SamplingParams& sampling = sequence.sampler.params();
+  const bool forced = static_cast<std::size_t>(sequence.generated()) < sequence.request.forced.size();
+  for (std::int64_t offset = 0; offset < sequence.scheduled; ++offset) {
+    const bool last = complete && offset + 1 == sequence.scheduled;
+    const bool score = sequence.request.score && !last && sequence.computed + offset >= sequence.scored;
+    if (!score && !(last && sequence.generated() < sequence.request.max_tokens)) continue;
+    const bool greedy = last && !forced && sampling.temperature == 0 && sampling.repetition_penalty == 1;
+    batch.wanted.push_back({index, offset, greedy});
+    batch.wanted_rows.push_back(batch.token_begin.back() + static_cast<std::int32_t>(offset));
+  }
 }
 
 void Engine::run_batch(const std::vector<Sequence*>& scheduled) {
@@ -41,6 +68,9 @@ void Engine::run_batch(const std::vector<Sequence*>& scheduled) {
   input.batch.token_count = static_cast<std::int64_t>(batch.ids.size());
   input.batch.token_begin = batch.token_begin.data();
   input.batch.first_position = batch.first_position.data();
+  input.batch.max_new_tokens = batch.max_new_tokens;
+  input.batch.max_rows = batch.max_rows;
+  input.all_logits = batch.wanted.size() == batch.ids.size();
   try {
     model_.kv().begin_step(batch.sequence_ids);
     model_.forward(input);
@@ -69,31 +99,20 @@ void Engine::fail_batch(const std::vector<Sequence*>& scheduled, const std::stri
   }
 }
 
-// Rows of the batch whose logits somebody wants, handled in blocks the model can hold.
+// Wanted rows, handled in blocks the model can hold. Where only the best tokens count, no logits leave the device.
 void Engine::read_logits(const std::vector<Sequence*>& scheduled, const Batch& batch) {
-  struct Wanted {
-    Sequence* sequence;
-    std::int64_t offset;  // in the sequence's tokens of this step
-  };
-  std::vector<Wanted> wanted;
-  std::vector<std::int32_t> rows;
-  for (std::size_t index = 0; index < scheduled.size(); ++index) {
-    Sequence& sequence = *scheduled[index];
-    const bool complete = sequence.scheduled == sequence.pending();
-    for (std::int64_t offset = 0; offset < sequence.scheduled; ++offset) {
-      const bool last = complete && offset + 1 == sequence.scheduled;
-      const bool score = sequence.request.score && !last && sequence.computed + offset >= sequence.scored;
-      if (!score && !(last && sequence.generated() < sequence.request.max_tokens)) continue;
-      wanted.push_back({&sequence, offset});
-      rows.push_back(batch.token_begin[index] + static_cast<std::int32_t>(offset));
-    }
-  }
   const auto block = static_cast<std::size_t>(model_.max_logit_rows());
-  for (std::size_t begin = 0; begin < rows.size(); begin += block) {
-    const std::size_t count = std::min(block, rows.size() - begin);
-    const float* logits = model_.logits({rows.data() + begin, count});
+  for (std::size_t begin = 0; begin < batch.wanted.size(); begin += block) {
+    const std::size_t count = std::min(block, batch.wanted.size() - begin);
+    const std::span<const std::int32_t> rows(batch.wanted_rows.data() + begin, count);
+    const std::span<const WantedRow> wanted(batch.wanted.data() + begin, count);
+    if (std::all_of(wanted.begin(), wanted.end(), [](const WantedRow& row) { return row.greedy; }) &&
+        take_greedy(scheduled, wanted, rows)) {
+      continue;
+    }
+    const float* logits = model_.logits(rows);
     for (std::size_t i = 0; i < count; ++i) {
-      take_row(*wanted[begin + i].sequence, wanted[begin + i].offset,
+      take_row(*scheduled[wanted[i].sequence], wanted[i].offset,
                logits + static_cast<std::int64_t>(i) * model_.vocabulary());
     }
   }
@@ -103,6 +122,15 @@ void Engine::read_logits(const std::vector<Sequence*>& scheduled, const Batch& b
     if (sequence->request.max_tokens == sequence->generated() && sequence->pending() <= 1)
       finish(*sequence, FinishReason::length);
   }
+}
+
+// False, and nothing taken, when a row has no best token: the sampler then says why.
+bool Engine::take_greedy(const std::vector<Sequence*>& scheduled, std::span<const WantedRow> wanted,
+                         std::span<const std::int32_t> rows) {
+  const std::vector<std::int32_t> best = model_.greedy(rows);
+  if (std::any_of(best.begin(), best.end(), [](std::int32_t id) { return id < 0; })) return false;
+  for (std::size_t i = 0; i < wanted.size(); ++i) accept_token(*scheduled[wanted[i].sequence], best[i]);
+  return true;
 }
 
 // One row of logits: either the next token is known and scored, or it is chosen.

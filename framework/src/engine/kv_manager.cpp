@@ -21,7 +21,6 @@ KvManager::KvManager(std::vector<KvGroup> groups, std::int64_t max_sequences)
 }
 
 void KvManager::allocate(Backend& backend) {
-  tables_readable_ = backend.device() == abi::Device::cpu;
   for (KvGroup& group : groups_) {
     group.pool = backend.allocate(group.plan.pool_bytes, group.plan.pool_alignment, kKvTag);
     SinkText text;
@@ -104,7 +103,6 @@ void KvManager::begin_step(std::span<const std::uint64_t> sequences) {
   for (KvGroup& group : groups_) {
     const CountedCall counted(group.counter);
     const auto count = static_cast<std::int64_t>(sequences.size());
-    const std::int32_t* checked = nullptr;
     SinkText text;
     check_call(group.cache->begin_step(sequences.data(), static_cast<std::int32_t>(sequences.size()), text.sink()),
                group.cache.plugin(), "fixing the tables of a step", text);
@@ -113,9 +111,9 @@ void KvManager::begin_step(std::span<const std::uint64_t> sequences) {
                  "viewing a layer", text);
       const abi::KvView& view = group.views[i];
       check_kv_view(group, view, i, count);
-      // Layers share their table as a rule, so it is read once.
-      if (tables_readable_ && count > 0 && view.block_table != checked) check_kv_table(group, view, count);
-      checked = view.block_table;
+      // All layers share one table (rule 7.11), so it is read once.
+      if (i == 0 && count > 0) check_kv_table(group, view, count);
+      check_kv_table_shared(group, view, i);
     }
   }
 }

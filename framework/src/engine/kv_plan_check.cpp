@@ -139,6 +139,17 @@ void check_kv_view(const KvGroup& group, const abi::KvView& view, std::size_t la
   check.require(view.table_stride >= 1, "table_stride", view.table_stride, "1 or more");
 }
 
+void check_kv_table_shared(const KvGroup& group, const abi::KvView& view, std::size_t layer) {
+  const abi::KvView& first = group.views.front();
+  if (view.block_table == first.block_table && view.table_stride == first.table_stride) return;
+  throw_error(
+      ErrorKind::run,
+      "{}: the view of layer {} of the {} group has block_table = {} with table_stride {}; allowed is the table of "
+      "layer 0, {} with {}",
+      describe(group.cache.plugin()), layer, group.spec.name, fmt::ptr(view.block_table), view.table_stride,
+      fmt::ptr(first.block_table), first.table_stride);
+}
+
 void check_kv_table(const KvGroup& group, const abi::KvView& view, std::int64_t sequences) {
   const std::int32_t* const end = view.block_table + sequences * view.table_stride;
   const std::int64_t blocks = group.plan.block_count;

@@ -25,6 +25,9 @@ void check_kv_plan(const LoadedPlugin& plugin, const abi::KvProblem& problem, co
 // block inside the pool. Throws Error(run) with plugin, layer, field and both values.
 void check_kv_view(const KvGroup& group, const abi::KvView& view, std::size_t layer, std::int64_t sequences);
 
+// All layers of a group have one table. Throws Error(run).
+void check_kv_table_shared(const KvGroup& group, const abi::KvView& view, std::size_t layer);
+
 // Entries of the table of `sequences` in host memory: -1 or a block of the pool. Throws Error(run).
 void check_kv_table(const KvGroup& group, const abi::KvView& view, std::int64_t sequences);
 

@@ -22,8 +22,8 @@ bool rule_covers(const LinearRule& rule, const std::string& name, std::int64_t r
   return glob_match(rule.layers, name) && rows >= rule.min_rows && (rule.max_rows == 0 || rows <= rule.max_rows);
 }
 
-abi::LinearProblem make_problem(const std::vector<LinearSpec::Part>& parts, const LinearSpec& spec,
-                                abi::Device device) {
+abi::LinearProblem make_problem(const std::vector<LinearSpec::Part>& parts, const LinearSpec& spec, abi::Device device,
+                                abi::DType activations) {
   abi::LinearProblem problem{};
   problem.size = sizeof problem;
   problem.device = device;
@@ -33,10 +33,21 @@ abi::LinearProblem make_problem(const std::vector<LinearSpec::Part>& parts, cons
   problem.in_features = spec.in_features;
   problem.group_size = parts.front().format.group_size;
   problem.symmetric = parts.front().format.symmetric ? 1 : 0;
-  problem.input = abi::DType::f32;
-  problem.output = abi::DType::f32;
+  problem.input = activations;
+  problem.output = spec.float_output ? abi::DType::f32 : activations;
+  problem.fusions = parts.size() == spec.parts.size() ? spec.fusions : 0;
   problem.layer = spec.layer;
   return problem;
+}
+
+// What to ask for, most first: everything, each alone, nothing.
+std::vector<std::uint32_t> fusion_attempts(std::uint32_t wanted) {
+  std::vector<std::uint32_t> attempts = {wanted};
+  for (const std::uint32_t one : {abi::kFuseResidualNorm, abi::kFuseGeluGate}) {
+    if ((wanted & one) != 0 && wanted != one) attempts.push_back(one);
+  }
+  if (wanted != 0) attempts.push_back(0);
+  return attempts;
 }
 
 }  // namespace
@@ -77,19 +88,27 @@ std::shared_ptr<LinearInstance> LinearAssembler::instance(const PluginChoice& ch
   return made;
 }
 
-LinearChoice LinearAssembler::choose(const abi::LinearProblem& problem, const LinearRule& rule,
-                                     const std::string& name) {
+LinearChoice LinearAssembler::choose(abi::LinearProblem problem, const LinearRule& rule, const std::string& name) {
   LinearChoice choice;
   choice.min_rows = problem.min_rows;
   choice.max_rows = problem.max_rows;
   choice.rule = rule.choice.key_path;
+  const std::vector<std::uint32_t> attempts = fusion_attempts(problem.fusions);
   for (const Candidate& candidate : candidates(rule.choice)) {
     std::shared_ptr<LinearInstance> asked = instance(rule.choice, candidate);
     SinkText reasons;
-    if (asked->plugin->supports(problem, reasons.sink()) == 0) {
+    bool taken = false;
+    for (const std::uint32_t fusions : attempts) {
+      problem.fusions = fusions;
+      reasons = {};
+      taken = asked->plugin->supports(problem, reasons.sink()) != 0;
+      if (taken) break;
+    }
+    if (!taken) {
       choice.refused.push_back({candidate.name, reasons.text()});
       continue;
     }
+    choice.problem = problem;
     SinkText text;
     check_call(asked->plugin->plan(problem, &choice.plan, text.sink()), asked->plugin.plugin(),
                fmt::format("planning {}", name).c_str(), text, ErrorKind::plugin);
@@ -110,14 +129,14 @@ LinearChoice LinearAssembler::choose(const abi::LinearProblem& problem, const Li
 
 LinearModule LinearAssembler::bind(std::vector<LinearSpec::Part> parts, const LinearSpec& spec,
                                    const std::vector<Interval>& intervals) {
-  abi::LinearProblem problem = make_problem(parts, spec, device_);
+  abi::LinearProblem problem = make_problem(parts, spec, device_, activations_);
   std::vector<LinearChoice> choices;
   for (const Interval& interval : intervals) {
     problem.min_rows = interval.min_rows;
     problem.max_rows = interval.max_rows;
     choices.push_back(choose(problem, *interval.rule, parts.front().name));
   }
-  return {std::move(parts), spec.in_features, spec.layer, std::move(choices)};
+  return {std::move(parts), spec.in_features, spec.layer, problem.output, std::move(choices)};
 }
 
 LinearGroup LinearAssembler::plan(const LinearSpec& spec) {

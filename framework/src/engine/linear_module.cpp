@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "facet/sdk/kv_rows.h"
+
 namespace facet {
 
 std::int64_t LinearSpec::out_features() const {
@@ -24,8 +26,12 @@ std::uint64_t LinearFormat::side_bytes(std::int64_t out_features, std::int64_t i
 }
 
 LinearModule::LinearModule(std::vector<LinearSpec::Part> parts, std::int64_t in_features, std::int32_t layer,
-                           std::vector<LinearChoice> choices)
-    : parts_(std::move(parts)), in_features_(in_features), layer_(layer), choices_(std::move(choices)) {
+                           abi::DType output, std::vector<LinearChoice> choices)
+    : parts_(std::move(parts)),
+      in_features_(in_features),
+      layer_(layer),
+      output_(output),
+      choices_(std::move(choices)) {
   for (const LinearSpec::Part& part : parts_) out_features_ += part.out_features;
 }
 
@@ -98,45 +104,93 @@ void LinearModule::load(const LoadWeight& load_weight, WeightStore& store) {
   }
 }
 
-void LinearModule::run(const Backend& backend, std::int64_t rows, const float* input, std::int64_t input_stride,
-                       float* output, std::int64_t output_stride, abi::Memory workspace) {
+LinearChoice& LinearModule::choice(std::int64_t rows) {
   for (LinearChoice& choice : choices_) {
-    if (rows > choice.max_rows) continue;
-    abi::LinearArgs args{};
-    args.size = sizeof args;
-    args.part_count = static_cast<std::uint32_t>(views_.size());
-    args.stream = backend.stream();
-    args.rows = rows;
-    args.input = input;
-    args.input_stride = input_stride;
-    args.output = output;
-    args.output_stride = output_stride;
-    args.packed = choice.packed;
-    args.parts = views_.data();
-    args.workspace = workspace;
-    SinkText text;
-    abi::Status status;
-    {
-      const CountedCall counted(choice.instance->counter);
-      status = choice.instance->plugin->run(choice.plan, args, text.sink());
-    }
-    if (status != abi::Status::ok) {
-      check_call(status, choice.instance->plugin.plugin(), fmt::format("running {} on {} rows", name(), rows).c_str(),
-                 text);
-    }
-    return;
+    if (rows <= choice.max_rows) return choice;
   }
   throw_error(ErrorKind::run, "{}: {} rows are more than the {} it was planned for", name(), rows,
               choices_.back().max_rows);
 }
 
-void LinearGroup::run(const Backend& backend, std::int64_t rows, const float* input, float* output,
+void LinearModule::run(const Backend& backend, std::int64_t rows, const void* input, void* output,
+                       std::int64_t output_stride, abi::Memory workspace, const abi::LinearResidual* residual) {
+  LinearChoice& choice = this->choice(rows);
+  abi::LinearArgs args{};
+  args.size = sizeof args;
+  args.part_count = static_cast<std::uint32_t>(views_.size());
+  args.stream = backend.stream();
+  args.rows = rows;
+  args.input = input;
+  args.input_stride = in_features_;
+  args.output = output;
+  args.output_stride = output_stride;
+  args.packed = choice.packed;
+  args.parts = views_.data();
+  args.workspace = workspace;
+  args.residual = residual;
+  SinkText text;
+  abi::Status status;
+  {
+    const CountedCall counted(choice.instance->counter);
+    status = choice.instance->plugin->run(choice.plan, args, text.sink());
+  }
+  if (status != abi::Status::ok) {
+    check_call(status, choice.instance->plugin.plugin(), fmt::format("running {} on {} rows", name(), rows).c_str(),
+               text);
+  }
+}
+
+// Only a single kernel call that does all parts may fuse: the others would read a stream that is already updated.
+std::uint32_t LinearGroup::fusions(std::int64_t rows) {
+  return modules_.size() == 1 ? modules_.front().choice(rows).problem.fusions : 0;
+}
+
+void LinearGroup::run(const Backend& backend, std::int64_t rows, const void* input, void* output,
                       abi::Memory workspace) {
   std::int64_t stride = 0;
   for (const LinearModule& module : modules_) stride += module.out_features();
+  auto* part = static_cast<char*>(output);
   for (LinearModule& module : modules_) {
-    module.run(backend, rows, input, module.in_features(), output, stride, workspace);
-    output += module.out_features();
+    module.run(backend, rows, input, part, stride, workspace);
+    part += module.out_features() * sdk::element_bytes(module.output_type());
+  }
+}
+
+void LinearGroup::run_normed(Backend& backend, const ResidualInput& input, void* output, abi::Memory workspace) {
+  if ((fusions(input.tokens) & abi::kFuseResidualNorm) == 0) {
+    backend.residual_norm(input);
+    run(backend, input.tokens, input.normed, output, workspace);
+    return;
+  }
+  LinearModule& module = modules_.front();
+  abi::LinearResidual residual{};
+  residual.size = sizeof residual;
+  residual.epsilon = input.epsilon;
+  residual.scale = input.scale;
+  residual.hidden = input.hidden;
+  residual.update = input.update;
+  residual.post_norm = input.post_norm;
+  residual.next_norm = input.next_norm;
+  residual.hidden_out = input.hidden_out;
+  const bool gated = (fusions(input.tokens) & abi::kFuseGeluGate) != 0;
+  module.run(backend, input.tokens, nullptr, output, gated ? module.out_features() / 2 : module.out_features(),
+             workspace, &residual);
+}
+
+void LinearGroup::run_gated(Backend& backend, const ResidualInput& input, void* wide, void* output,
+                            abi::Memory workspace) {
+  const std::uint32_t fused = fusions(input.tokens);
+  if ((fused & abi::kFuseGeluGate) == 0) {
+    std::int64_t width = 0;
+    for (const LinearModule& module : modules_) width += module.out_features();
+    run_normed(backend, input, wide, workspace);
+    backend.gelu_gate(wide, input.tokens, width / 2, output);
+  } else if ((fused & abi::kFuseResidualNorm) != 0) {
+    run_normed(backend, input, output, workspace);
+  } else {
+    backend.residual_norm(input);
+    LinearModule& module = modules_.front();
+    module.run(backend, input.tokens, input.normed, output, module.out_features() / 2, workspace);
   }
 }
 

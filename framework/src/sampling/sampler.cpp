@@ -111,6 +111,10 @@ double log_probability(std::span<const float> logits, std::int32_t id) {
   return static_cast<double>(logits[static_cast<std::size_t>(id)]) - static_cast<double>(max) - std::log(sum);
 }
 
+std::int32_t most_probable(std::span<const float> logits) {
+  return scan(logits).argmax;
+}
+
 Sampler::Sampler(const SamplingParams& params, std::uint64_t request_seed)
     : params_(params), seed_(params.seed.value_or(request_seed)) {
   validate(params_);

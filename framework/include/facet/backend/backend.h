@@ -3,10 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "facet/abi/kv_layout.h"
 #include "facet/abi/weight.h"
+#include "facet/memory/memory_plan.h"
 
 namespace facet {
 
@@ -55,7 +59,8 @@ struct RotaryAngles {
 // From the raw projections of a layer to rotated queries and written KV rows.
 //   q = rope(rmsnorm(q) * q_norm), k = rope(rmsnorm(k) * k_norm), v = rmsnorm(v); with values_from_keys v is the raw k.
 struct AttentionInput {
-  const float* projections = nullptr;  // [tokens, stride]: q heads, k heads, then v heads unless values_from_keys
+  const void* projections = nullptr;  // [tokens, stride] activations: q heads, k heads, then v heads unless
+                                      // values_from_keys
   std::int64_t stride = 0;
   std::int64_t query_heads = 0;
   std::int64_t kv_heads = 0;
@@ -66,54 +71,88 @@ struct AttentionInput {
   float epsilon = 0;
   RotaryAngles rotary;
   const std::int32_t* positions = nullptr;  // [tokens]
-  const std::int32_t* sequence = nullptr;   // [tokens]: index into the block table
+  const std::int32_t* sequence = nullptr;   // [tokens]: index into the block table; below 0: a padding row, no KV row
   std::int64_t tokens = 0;
   const abi::KvView* kv = nullptr;
-  float* queries = nullptr;  // out [tokens, query_heads, head_dim]
+  void* queries = nullptr;  // out [tokens, query_heads, head_dim] activations
 };
 
-// h = (h + rmsnorm(update) * post_norm) * scale; and, unless next_norm is null, normed = rmsnorm(h) * next_norm.
+// h = (hidden + rmsnorm(update) * post_norm) * scale, or hidden itself when update is null; hidden_out = h, where
+// hidden_out is not hidden; and, unless next_norm is null, normed = rmsnorm(h) * next_norm.
 struct ResidualInput {
-  float* hidden = nullptr;        // [tokens, width], updated
-  const float* update = nullptr;  // [tokens, width]
-  const float* post_norm = nullptr;
+  const float* hidden = nullptr;     // [tokens, width]
+  const void* update = nullptr;      // [tokens, width] activations, or null
+  const float* post_norm = nullptr;  // [width]
   float scale = 1.0f;
-  const float* next_norm = nullptr;
-  float* normed = nullptr;  // out [tokens, width]
+  const float* next_norm = nullptr;  // [width]
+  float* hidden_out = nullptr;       // out [tokens, width]; may be null when update is
+  void* normed = nullptr;            // out [tokens, width] activations
   std::int64_t tokens = 0;
   std::int64_t width = 0;
   float epsilon = 0;
 };
 
-// Activations are f32 in row-major [tokens, width]. Operations are queued on the stream in call order.
+// A weight matrix where the backend's own operations can read it: the checkpoint's memory, or a copy of it.
+struct PlacedWeight {
+  abi::WeightView view{};
+  std::vector<DeviceBuffer> copies;
+};
+
+// "Activations" are of activation_type(), row-major [tokens, width]; the residual stream and logits are f32. Operations
+// are queued on the stream in call order; all pointers but those of upload() and download() are device memory.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual abi::Device device() const = 0;
   virtual abi::Stream stream() const = 0;
+  // f32 on the CPU, bf16 on CUDA.
+  virtual abi::DType activation_type() const = 0;
+  // Model and free memory of a device, for records: "NVIDIA H200, 139.8 GiB".
+  virtual std::string description() const = 0;
   // Zero-filled; throws Error(run) with tag, bytes and what is free when there is no room. tag is a literal.
   virtual DeviceBuffer allocate(std::uint64_t bytes, std::uint64_t alignment, const char* tag) = 0;
   virtual void deallocate(void* data, std::uint64_t bytes) noexcept = 0;
+  // Bytes by tag, now and at most.
+  virtual std::vector<MemoryAccount> accounts() const = 0;
 
-  // out[t] = row ids[t] of the table * scale. Any weight format; ids are checked by the caller.
+  // Host to device; the host memory may change once the call returns.
+  virtual void upload(void* device, const void* host, std::uint64_t bytes) = 0;
+  // The same bytes in host memory, after everything queued before; valid until the next read_back().
+  virtual const void* read_back(const void* device, std::uint64_t bytes) = 0;
+  virtual PlacedWeight place(const abi::WeightView& weight, const char* tag) = 0;
+  // Bytes that place() allocates for a weight with so many bytes of values, and of scales and zero codes.
+  virtual std::uint64_t placed_bytes(std::uint64_t values, std::uint64_t side) const = 0;
+
+  // Rows that a decoding step of `rows` is launched with, at most `limit`: recorded steps exist for a few counts only.
+  virtual std::int64_t recorded_rows(std::int64_t rows, std::int64_t limit) const = 0;
+  // Calls `launch`, which only queues operations and plugin runs; where the device can, it is recorded at the first
+  // call for `key` and replayed from then on, so it may depend on nothing but the key and device memory. False: it was
+  // replayed.
+  virtual bool run_recorded(std::int64_t key, const std::function<void()>& launch) = 0;
+
+  // out[t] = row ids[t] of the table * scale. Any weight format; ids are checked by the caller. Table from place().
   virtual void embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
                      float* out) = 0;
   // cosine and sine of angles.live frequencies at each position, with fp32 products as the reference model has them.
   virtual void rotary(const std::int32_t* positions, std::int64_t tokens, const float* inverse_frequency,
                       const RotaryAngles& angles) = 0;
-  // out[t] = in[t] / sqrt(mean(in[t]^2) + epsilon) * weight. Root mean square normalisation, fp32 inside.
+  // out[t] = in[t] / sqrt(mean(in[t]^2) + epsilon) * weight, out in activations. Root mean square normalisation, fp32
+  // inside.
   virtual void rms_norm(const float* in, const float* weight, float epsilon, std::int64_t tokens, std::int64_t width,
-                        float* out) = 0;
+                        void* out) = 0;
   virtual void residual_norm(const ResidualInput& input) = 0;
   virtual void prepare_attention(const AttentionInput& input) = 0;
   // out[t, i] = gelu_tanh(gate_up[t, i]) * gate_up[t, width + i]
-  virtual void gelu_gate(const float* gate_up, std::int64_t tokens, std::int64_t width, float* out) = 0;
+  virtual void gelu_gate(const void* gate_up, std::int64_t tokens, std::int64_t width, void* out) = 0;
   // out[r] = in[rows[r]]
   virtual void gather_rows(const float* in, const std::int32_t* rows, std::int64_t count, std::int64_t width,
                            float* out) = 0;
   // x = cap * tanh(x / cap), in place
   virtual void soft_cap(float* values, std::int64_t count, float cap) = 0;
+  // ids[r] = index of the largest of logits[r, :], the lowest among equals; -1 where a logit is NaN or plus infinity or
+  // all are minus infinity.
+  virtual void argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids) = 0;
 };
 
 }  // namespace facet

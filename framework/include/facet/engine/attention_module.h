@@ -19,25 +19,28 @@ struct AttentionInstance {
 struct AttentionShape {
   std::int64_t query_heads = 0;
   float scale = 1.0f;
+  abi::DType activations = abi::DType::f32;  // of queries and output
 };
 
 // All layers of one KV group: they share shape and layout, so they share one plan.
 class AttentionModule {
  public:
-  AttentionModule(KvGroupSpec group, AttentionShape shape, std::shared_ptr<AttentionInstance> instance,
+  AttentionModule(KvGroupSpec group, const abi::AttentionProblem& problem, std::shared_ptr<AttentionInstance> instance,
                   const abi::AttentionPlan& plan, std::vector<Refusal> refused);
 
   const KvGroupSpec& group() const { return group_; }
-  const AttentionInstance& instance() const { return *instance_; }
+  // As the kernel took it, layout included.
+  const abi::AttentionProblem& problem() const { return problem_; }
+  AttentionInstance& instance() const { return *instance_; }
   const std::vector<Refusal>& refused() const { return refused_; }
   std::uint64_t workspace_bytes() const { return plan_.workspace_bytes; }
   // queries and output [token_count, query_heads, head_dim], dense.
   void run(const Backend& backend, std::int32_t layer, const abi::BatchView& batch, const abi::KvView& kv,
-           const float* queries, float* output, abi::Memory workspace);
+           const void* queries, void* output, abi::Memory workspace);
 
  private:
   KvGroupSpec group_;
-  AttentionShape shape_;
+  abi::AttentionProblem problem_;
   std::shared_ptr<AttentionInstance> instance_;
   abi::AttentionPlan plan_;
   std::shared_ptr<void> plan_owner_;

@@ -15,6 +15,7 @@
 namespace facet {
 
 class ProgressWatch;
+struct WantedRow;
 
 struct EngineLimits {
   std::int64_t max_sequences = 1;
@@ -90,6 +91,9 @@ class Engine {
   void run_batch(const std::vector<Sequence*>& scheduled);
   void fail_batch(const std::vector<Sequence*>& scheduled, const std::string& text);
   Batch make_batch(const std::vector<Sequence*>& scheduled) const;
+  static void add_wanted(const Sequence& sequence, std::size_t index, Batch& batch);
+  bool take_greedy(const std::vector<Sequence*>& scheduled, std::span<const WantedRow> wanted,
+                   std::span<const std::int32_t> rows);
   void read_logits(const std::vector<Sequence*>& scheduled, const Batch& batch);
   void take_row(Sequence& sequence, std::int64_t offset, const float* logits);
   void add_score(Sequence& sequence, std::int64_t position, std::span<const float> logits, std::int32_t token);

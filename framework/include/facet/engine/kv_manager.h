@@ -94,7 +94,6 @@ class KvManager {
   std::vector<KvGroup> groups_;
   std::int64_t max_sequences_;
   std::string last_refusal_;
-  bool tables_readable_ = false;                                 // block tables lie in host memory
   std::vector<std::pair<std::size_t, std::size_t>> layer_view_;  // model layer -> group, index in group
 };
 

@@ -48,6 +48,8 @@ struct LinearSpec {
   std::int64_t in_features = 0;
   std::int32_t layer = -1;
   std::int64_t max_rows = 1;
+  std::uint32_t fusions = 0;  // bits of abi::LinearFusion that help when one kernel call does all parts
+  bool float_output = false;  // f32 whatever the activations are: logits
 
   std::int64_t out_features() const;
 };
@@ -56,6 +58,7 @@ struct LinearSpec {
 struct LinearChoice {
   std::int64_t min_rows = 1;
   std::int64_t max_rows = 1;
+  abi::LinearProblem problem{};  // as the kernel took it
   std::shared_ptr<LinearInstance> instance;
   std::string rule;  // key path of the rule that won
   std::vector<Refusal> refused;
@@ -70,7 +73,8 @@ using LoadWeight = std::function<LinearWeight(const LinearSpec::Part& part, std:
 // One kernel call: one part, or all parts of a spec stacked.
 class LinearModule {
  public:
-  LinearModule(std::vector<LinearSpec::Part> parts, std::int64_t in_features, std::int32_t layer,
+  // output: element type of y, for the place of parts that are not stacked.
+  LinearModule(std::vector<LinearSpec::Part> parts, std::int64_t in_features, std::int32_t layer, abi::DType output,
                std::vector<LinearChoice> choices);
 
   // "layers.3.self_attn.{q_proj,k_proj,v_proj}"
@@ -88,15 +92,20 @@ class LinearModule {
   std::uint64_t owned_bytes() const;
 
   void load(const LoadWeight& load_weight, WeightStore& store);
+  // The choice that serves `rows`; throws Error(run) when they are more than was planned for.
+  LinearChoice& choice(std::int64_t rows);
+  abi::DType output_type() const { return output_; }
   // output[rows, out_features] = input[rows, in_features] W^T; strides in elements. workspace of workspace_bytes().
-  void run(const Backend& backend, std::int64_t rows, const float* input, std::int64_t input_stride, float* output,
-           std::int64_t output_stride, abi::Memory workspace);
+  // residual instead of input where the choice fuses it.
+  void run(const Backend& backend, std::int64_t rows, const void* input, void* output, std::int64_t output_stride,
+           abi::Memory workspace, const abi::LinearResidual* residual = nullptr);
 
  private:
   std::vector<LinearSpec::Part> parts_;
   std::int64_t in_features_;
   std::int64_t out_features_ = 0;
   std::int32_t layer_;
+  abi::DType output_;
   std::vector<LinearChoice> choices_;
   std::vector<LinearWeight> weights_;  // only when a plan reads in place
   std::vector<abi::WeightView> views_;
@@ -109,17 +118,23 @@ class LinearGroup {
   std::vector<LinearModule>& modules() { return modules_; }
   const std::vector<LinearModule>& modules() const { return modules_; }
   // output row stride is the sum of all parts.
-  void run(const Backend& backend, std::int64_t rows, const float* input, float* output, abi::Memory workspace);
+  void run(const Backend& backend, std::int64_t rows, const void* input, void* output, abi::Memory workspace);
+  // The same on the residual stream: its update and norm are done by the kernel, or before it.
+  void run_normed(Backend& backend, const ResidualInput& input, void* output, abi::Memory workspace);
+  // gate|up on the residual stream, then output[rows, half] = gelu(gate) * up; `wide` [rows, 2 * half] is scratch.
+  void run_gated(Backend& backend, const ResidualInput& input, void* wide, void* output, abi::Memory workspace);
 
  private:
+  std::uint32_t fusions(std::int64_t rows);
   std::vector<LinearModule> modules_;
 };
 
 // Chooses plugins for specs by the rules of a config. Lives as long as the modules it makes.
 class LinearAssembler {
  public:
-  LinearAssembler(const Config& config, PluginRegistry& registry, abi::Device device)
-      : config_(config), registry_(registry), device_(device) {}
+  // activations: element type of every input and of outputs that are not float_output.
+  LinearAssembler(const Config& config, PluginRegistry& registry, abi::Device device, abi::DType activations)
+      : config_(config), registry_(registry), device_(device), activations_(activations) {}
 
   // Parts are stacked into one call when their formats are equal and the same rules decide for all of them.
   // Throws Error(plugin) with every reason when a row count is served by nobody.
@@ -131,12 +146,13 @@ class LinearAssembler {
   std::vector<Interval> intervals(const std::string& name, std::int64_t max_rows) const;
   LinearModule bind(std::vector<LinearSpec::Part> parts, const LinearSpec& spec,
                     const std::vector<Interval>& intervals);
-  LinearChoice choose(const abi::LinearProblem& problem, const LinearRule& rule, const std::string& name);
+  LinearChoice choose(abi::LinearProblem problem, const LinearRule& rule, const std::string& name);
   std::shared_ptr<LinearInstance> instance(const PluginChoice& choice, const Candidate& candidate);
 
   const Config& config_;
   PluginRegistry& registry_;
   abi::Device device_;
+  abi::DType activations_;
   std::vector<std::shared_ptr<LinearInstance>> instances_;
 };
 

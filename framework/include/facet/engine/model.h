@@ -17,8 +17,9 @@ struct StepInput {
   const std::int32_t* positions = nullptr;  // [tokens]
   const std::int32_t* sequence = nullptr;   // [tokens]: index into batch
   abi::BatchView batch{};
-  // Tests watch the hidden states [tokens, width] through it: layer 0 is the embedding, layer n the output of the n-th
-  // layer. Usually empty.
+  bool all_logits = false;  // logits of every token will be asked for: a decoding step can compute them on the way
+  // Tests watch the hidden states [tokens, width], in host memory, through it: layer 0 is the embedding, layer n the
+  // output of the n-th layer. Usually empty.
   std::function<void(std::int32_t layer, const float* hidden)> observer;
 };
 
@@ -49,6 +50,8 @@ class Model {
   virtual void forward(const StepInput& input) = 0;
   // Logits [rows.size(), vocabulary] of tokens of the last forward(), valid until the next call. Host memory.
   virtual const float* logits(std::span<const std::int32_t> rows) = 0;
+  // The most probable id of each of those rows; -1 where its logits hold NaN or plus infinity, or nothing is possible.
+  virtual std::vector<std::int32_t> greedy(std::span<const std::int32_t> rows) = 0;
   virtual std::vector<PluginUse> plugin_use() const = 0;
   // Time inside linear and attention plugins so far.
   virtual std::int64_t kernel_nanoseconds() const = 0;

@@ -7,25 +7,9 @@
 
 #include "facet/base/error.h"
 #include "facet/plugin/registry.h"
+#include "facet/plugin/sink_text.h"
 
 namespace facet {
-
-// Collects what a plugin writes to a TextSink, lines joined with "; ".
-class SinkText {
- public:
-  abi::TextSink sink() {
-    return {this, [](void* context, const char* text, std::uint64_t size) {
-              std::string& joined = static_cast<SinkText*>(context)->text_;
-              if (!joined.empty()) joined += "; ";
-              joined.append(text, size);
-            }};
-  }
-  const std::string& text() const { return text_; }
-  bool empty() const { return text_.empty(); }
-
- private:
-  std::string text_;
-};
 
 // "attention plugin 'flash' 0.1.0 (attention_flash.so)"
 std::string describe(const LoadedPlugin& plugin);

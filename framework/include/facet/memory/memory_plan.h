@@ -13,6 +13,12 @@ inline constexpr const char* kKvTag = "kv";
 inline constexpr const char* kWorkspaceTag = "workspace";
 inline constexpr const char* kActivationsTag = "activations";
 
+struct MemoryAccount {
+  std::string tag;
+  std::uint64_t bytes = 0;       // now
+  std::uint64_t peak_bytes = 0;  // since the start
+};
+
 struct MemoryPlan {
   std::uint64_t weights = 0;  // packed copies
   std::uint64_t weights_unpacked =

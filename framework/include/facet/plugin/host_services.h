@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "facet/abi/host.h"
+#include "facet/memory/memory_plan.h"
 
 namespace facet {
 
@@ -15,12 +16,6 @@ namespace facet {
 std::uint64_t detect_cpu_features(const std::string& isa);
 // "avx2 avx512 avx512_vnni avx512_bf16" or "generic".
 std::string describe_cpu_features(std::uint64_t features);
-
-struct MemoryAccount {
-  std::string tag;
-  std::uint64_t bytes = 0;       // now
-  std::uint64_t peak_bytes = 0;  // since the start
-};
 
 // Owns threads and memory account; must outlive every plugin instance.
 class HostServices {

@@ -37,6 +37,10 @@ double uniform_draw(std::uint64_t seed, std::uint64_t index) noexcept;
 // 2e-6 for finite logits; NaN when a logit is NaN or plus infinity.
 double log_probability(std::span<const float> logits, std::int32_t id);
 
+// Greedy choice: the lowest id among the largest of `logits`; -1 where one is NaN or plus infinity, or all are minus
+// infinity.
+std::int32_t most_probable(std::span<const float> logits);
+
 // One per request. Holds scratch memory of the size of the vocabulary once something other than plain greedy is asked
 // for. Not for use by several threads at once.
 class Sampler {

@@ -1,0 +1,51 @@
+// Small pieces that the kernels share.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace facet::cuda {
+
+// Waits for the kernels before this one; without programmatic launch it does nothing.
+__device__ inline void wait_for_predecessor() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ inline void let_successor_begin() {
+  asm volatile("griddepcontrol.launch_dependents;");
+}
+
+__device__ inline float warp_sum(float value) {
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
+  return value;
+}
+
+// Sum over the block, the same in every thread. scratch: 32 floats. Fixed order, so results repeat.
+__device__ inline float block_sum(float value, float* scratch) {
+  value = warp_sum(value);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = static_cast<int>(blockDim.x + 31) / 32;
+  __syncthreads();  // scratch may still be read from an earlier sum
+  if (lane == 0) scratch[warp] = value;
+  __syncthreads();
+  return warp_sum(lane < warps ? scratch[lane] : 0.0f);
+}
+
+// Launches with the attribute that lets a kernel begin before its predecessor ends.
+template <typename... Params, typename... Args>
+cudaError_t launch_dependent(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
+                             Args... args) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+}  // namespace facet::cuda

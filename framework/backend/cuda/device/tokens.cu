@@ -1,0 +1,135 @@
+// The two ends of a step: embedding rows in; rows, soft cap and the best token out.
+#include "device_math.cuh"
+#include "launch.h"
+
+namespace facet::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Element i of a row in the canonical form of abi/weight.h.
+__device__ float weight_at(const abi::WeightView& table, std::int64_t row, std::int64_t i, std::int64_t groups) {
+  const char* values = static_cast<const char*>(table.values) + row * table.row_bytes;
+  if (table.format == abi::WeightFormat::bf16)
+    return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(values)[i]);
+  const std::int64_t group = row * groups + i / table.group_size;
+  int code = 0, zero = 0;
+  if (table.format == abi::WeightFormat::int4) {
+    code = static_cast<int>((reinterpret_cast<const std::uint32_t*>(values)[i / 8] >> (4 * (i % 8))) & 15u);
+    zero = 8;
+  } else {
+    code = reinterpret_cast<const std::uint8_t*>(values)[i];
+    zero = 128;
+  }
+  if (table.zeros != nullptr) zero = table.zeros[group];
+  return static_cast<float>(code - zero) * table.scales[group];
+}
+
+__global__ void embed_kernel(const __grid_constant__ abi::WeightView table, const std::int32_t* ids, float scale,
+                             std::int64_t groups, float* out) {
+  wait_for_predecessor();
+  let_successor_begin();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (i >= table.in_features) return;
+  const std::int64_t token = blockIdx.x;
+  out[token * table.in_features + i] = weight_at(table, ids[token], i, groups) * scale;
+}
+
+__global__ void gather_rows_kernel(const float* in, const std::int32_t* rows, std::int64_t width, float* out) {
+  wait_for_predecessor();
+  let_successor_begin();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (i < width) out[blockIdx.x * width + i] = in[rows[blockIdx.x] * width + i];
+}
+
+__global__ void soft_cap_kernel(float* values, std::int64_t count, float cap) {
+  wait_for_predecessor();
+  let_successor_begin();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) values[i] = cap * tanhf(values[i] / cap);
+}
+
+// A candidate as one word that orders as (logit, lowest id first): the float's bits made monotone, then the inverted
+// id. Zero is below every real candidate; kBad is above all.
+using Candidate = unsigned long long;
+constexpr Candidate kBad = ~0ull;
+
+__device__ Candidate candidate(float logit, std::uint32_t id) {
+  if (!(logit < INFINITY)) return kBad;  // NaN or plus infinity
+  if (logit == -INFINITY) return 0;
+  const std::uint32_t bits = __float_as_uint(logit == 0.0f ? 0.0f : logit);  // -0 and 0 are equal
+  const std::uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  return static_cast<Candidate>(ordered) << 32 | (0xfffffffeu - id);
+}
+
+__device__ Candidate block_max(Candidate value, Candidate* scratch) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const Candidate other = __shfl_xor_sync(0xffffffffu, value, offset);
+    value = other > value ? other : value;
+  }
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) value = scratch[warp] > value ? scratch[warp] : value;
+  return value;
+}
+
+__global__ void argmax_part_kernel(const float* logits, std::int64_t vocabulary, Candidate* parts) {
+  __shared__ Candidate scratch[32];
+  wait_for_predecessor();
+  let_successor_begin();
+  logits += blockIdx.y * vocabulary;
+  Candidate best = 0;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < vocabulary;
+       i += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
+    const Candidate value = candidate(logits[i], static_cast<std::uint32_t>(i));
+    best = value > best ? value : best;
+  }
+  best = block_max(best, scratch);
+  if (threadIdx.x == 0) parts[blockIdx.y * gridDim.x + blockIdx.x] = best;
+}
+
+__global__ void argmax_kernel(const Candidate* parts, int count, std::int32_t* ids) {
+  __shared__ Candidate scratch[32];
+  wait_for_predecessor();
+  let_successor_begin();
+  Candidate best = static_cast<int>(threadIdx.x) < count ? parts[blockIdx.x * count + threadIdx.x] : 0;
+  best = block_max(best, scratch);
+  if (threadIdx.x == 0)
+    ids[blockIdx.x] =
+        best == kBad || best == 0 ? -1 : static_cast<std::int32_t>(0xfffffffeu - static_cast<std::uint32_t>(best));
+}
+
+unsigned pieces(std::int64_t width) {
+  return static_cast<unsigned>((width + kThreads - 1) / kThreads);
+}
+
+}  // namespace
+
+cudaError_t launch_embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
+                         float* out, cudaStream_t stream) {
+  const std::int64_t groups = table.group_size == 0 ? 0 : (table.in_features + table.group_size - 1) / table.group_size;
+  return launch_dependent(embed_kernel, dim3(static_cast<unsigned>(tokens), pieces(table.in_features)), dim3(kThreads),
+                          0, stream, table, ids, scale, groups, out);
+}
+
+cudaError_t launch_gather_rows(const float* in, const std::int32_t* rows, std::int64_t count, std::int64_t width,
+                               float* out, cudaStream_t stream) {
+  return launch_dependent(gather_rows_kernel, dim3(static_cast<unsigned>(count), pieces(width)), dim3(kThreads), 0,
+                          stream, in, rows, width, out);
+}
+
+cudaError_t launch_soft_cap(float* values, std::int64_t count, float cap, cudaStream_t stream) {
+  return launch_dependent(soft_cap_kernel, dim3(pieces(count)), dim3(kThreads), 0, stream, values, count, cap);
+}
+
+cudaError_t launch_argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids,
+                          void* scratch, cudaStream_t stream) {
+  auto* parts = static_cast<Candidate*>(scratch);
+  const cudaError_t first = launch_dependent(argmax_part_kernel, dim3(kArgmaxBlocks, static_cast<unsigned>(rows)),
+                                             dim3(kThreads), 0, stream, logits, vocabulary, parts);
+  if (first != cudaSuccess) return first;
+  return launch_dependent(argmax_kernel, dim3(static_cast<unsigned>(rows)), dim3(kArgmaxBlocks), 0, stream,
+                          static_cast<const Candidate*>(parts), kArgmaxBlocks, ids);
+}
+
+}  // namespace facet::cuda
