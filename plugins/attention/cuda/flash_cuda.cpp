@@ -3,6 +3,7 @@
 //
 // Method: Dao et al., "FlashAttention" (2022), with the keys split as in "Flash-Decoding" (2023).
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -119,10 +120,12 @@ class Counters {
 
 struct CudaPlan {
   explicit CudaPlan(const abi::AttentionProblem& of)
-      : problem(of), group(of.query_heads / of.kv_heads), counters(of.max_sequences * of.kv_heads) {}
+      : problem(of), group(of.query_heads / of.kv_heads), counters(of.max_sequences * of.kv_heads * kMaxCluster) {}
   abi::AttentionProblem problem;
   std::int64_t group;
   std::uint64_t workspace_bytes = 0;
+  bool wgmma = false;
+  std::int32_t blocks_at_once[kClusterSizes] = {};
   Counters counters;
 };
 
@@ -182,6 +185,7 @@ KvSource kv_source(const abi::KvView& view) {
   kv.table_stride = view.table_stride;
   kv.block_rows = view.layout.block_rows;
   kv.ring_rows = static_cast<std::uint32_t>(view.ring_rows);
+  kv.single_block = view.layout.addressing == KvAddressing::paged ? 0 : 1;
   return kv;
 }
 
@@ -197,13 +201,19 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
       .flags = abi::kGraphSafe | abi::kDeterministic,
   };
   static constexpr abi::OptionSpec kOptions[] = {
-      sdk::integer_option("decode_blocks", 264, 1, 4096, "blocks",
-                          "blocks that a decode step aims at; more of them split the keys of a sequence further"),
       sdk::integer_option("split_keys", 32, 16, 65536, "keys", "a split of a sequence's keys is at least this long"),
+      sdk::integer_option("cluster_blocks", 16, 1, kMaxCluster, "blocks",
+                          "splits that combine through shared memory, a power of two"),
+      sdk::boolean_option("wgmma", true, "prefill with wgmma where it serves the problem, else with mma.sync"),
   };
 
   FlashCuda(sdk::Host /*host*/, const sdk::OptionReader& options)
-      : decode_blocks_(options.integer("decode_blocks")), split_keys_(options.integer("split_keys")) {}
+      : split_keys_(options.integer("split_keys")),
+        cluster_blocks_(options.integer("cluster_blocks")),
+        wgmma_(options.boolean("wgmma")) {
+    require(std::has_single_bit(static_cast<std::uint64_t>(cluster_blocks_)), "option cluster_blocks is ",
+            cluster_blocks_, ", which is not a power of two; use 1, 2, 4, 8 or 16");
+  }
 
   static void probe(sdk::Host /*host*/, sdk::Reasons& reasons) {
     int count = 0;
@@ -229,12 +239,15 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
   std::unique_ptr<CudaPlan> make_plan(const abi::AttentionProblem& problem, abi::AttentionPlan& sizes) override {
     const auto head_dim = static_cast<std::int32_t>(problem.head_dim);
     const bool int8 = problem.layout.element == DType::i8;
-    require_cuda(prepare_decode(head_dim, int8), "preparing the decode kernel");
-    require_cuda(prepare_prefill(head_dim, int8), "preparing the prefill kernel");
     auto plan = std::make_unique<CudaPlan>(problem);
+    require_cuda(prepare_decode(head_dim, int8, plan->blocks_at_once), "preparing the decode kernel");
+    require_cuda(prepare_prefill(head_dim, int8), "preparing the prefill kernel");
+    plan->wgmma = wgmma_ && serves_prefill_wgmma(head_dim) && !int8 && problem.scale >= 0.0f;
+    if (plan->wgmma) require_cuda(prepare_prefill_wgmma(head_dim), "preparing the prefill kernel");
     std::int64_t most_parts = 0;
     for (std::int64_t sequences = 1; sequences <= problem.max_sequences; ++sequences) {
-      most_parts = std::max(most_parts, sequences * split_count(problem, sequences, problem.max_context));
+      const Splits splits = choose_splits(*plan, sequences, problem.max_context);
+      if (splits.count > splits.cluster) most_parts = std::max(most_parts, sequences * splits.count / splits.cluster);
     }
     plan->workspace_bytes =
         static_cast<std::uint64_t>(most_parts * problem.kv_heads * part_floats(problem.head_dim)) * 4;
@@ -254,19 +267,49 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     // One sequence that prefills needs no decode kernel; in a mixture each kernel leaves the other's sequences alone.
     const bool only_decode = batch.max_new_tokens * plan.group <= kDecodeRows;
     if (!only_decode && (batch.sequence_count == 1 || plan.group > kDecodeRows)) params.decode_rows = 0;
-    if (params.decode_rows > 0) require_cuda(launch_decode(params, shape), "launching the decode kernel");
+    if (params.decode_rows > 0)
+      require_cuda(launch_decode(params, shape, seen_keys(problem, batch.max_rows)), "launching the decode kernel");
     if (!only_decode) {
-      require_cuda(launch_prefill(params, shape, static_cast<std::int32_t>(batch.max_new_tokens)),
+      const auto launch_kernel = plan.wgmma ? launch_prefill_wgmma : launch_prefill;
+      require_cuda(launch_kernel(params, shape, static_cast<std::int32_t>(batch.max_new_tokens)),
                    "launching the prefill kernel");
     }
   }
 
  private:
-  // Blocks that share the keys of one (sequence, KV head): host values only, so that a replayed graph agrees.
-  std::int64_t split_count(const abi::AttentionProblem& problem, std::int64_t sequences, std::int64_t rows) const {
-    const std::int64_t seen = problem.window > 0 ? std::min(rows, problem.window + kDecodeRows) : rows;
-    const std::int64_t wanted = sdk::ceil_div(decode_blocks_, sequences * problem.kv_heads);
-    return std::clamp<std::int64_t>(std::min(wanted, sdk::ceil_div(seen, split_keys_)), 1, kMaxSplits);
+  // Blocks that share the keys of one (sequence, KV head), and how many of them are a cluster.
+  struct Splits {
+    std::int64_t count, cluster;
+  };
+
+  static std::int64_t seen_keys(const abi::AttentionProblem& problem, std::int64_t rows) {
+    return problem.window > 0 ? std::min(rows, problem.window + kDecodeRows) : rows;
+  }
+
+  // From host values only, so that a replayed graph agrees. Minimises waves of blocks times what a block reads, with
+  // start and combination counted as bytes that could be read meanwhile.
+  Splits choose_splits(const CudaPlan& plan, std::int64_t sequences, std::int64_t rows) const {
+    constexpr std::int64_t kBlockCost = 128 << 10;
+    constexpr std::int64_t kSecondFoldCost = 64 << 10;
+    const abi::AttentionProblem& problem = plan.problem;
+    const std::int64_t seen = std::max<std::int64_t>(1, seen_keys(problem, rows));
+    const std::int64_t row_bytes = 2 * problem.head_dim * sdk::element_bytes(problem.layout.element);
+    Splits best{1, 1};
+    std::int64_t best_cost = std::numeric_limits<std::int64_t>::max();
+    for (std::int64_t count = 1; count <= 256 && (count == 1 || count * split_keys_ <= seen); count *= 2) {
+      for (int size = kClusterSizes - 1; size >= 0; --size) {
+        const std::int64_t cluster = std::int64_t{1} << size;
+        const std::int64_t at_once = plan.blocks_at_once[size];  // 0: the device cannot place such a cluster
+        if (at_once == 0 || cluster > std::min(count, cluster_blocks_) || count > cluster * kMaxClusters) continue;
+        const std::int64_t waves = sdk::ceil_div(sequences * problem.kv_heads * count, at_once);
+        const std::int64_t cost =
+            waves * (sdk::ceil_div(seen, count) * row_bytes + kBlockCost) + (count > cluster ? kSecondFoldCost : 0);
+        if (cost >= best_cost) continue;
+        best = {count, cluster};
+        best_cost = cost;
+      }
+    }
+    return best;
   }
 
   FlashParams flash_params(const CudaPlan& plan, const abi::AttentionArgs& args) const {
@@ -282,17 +325,19 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     params.group = static_cast<std::int32_t>(plan.group);
     params.window = static_cast<std::int32_t>(problem.window);
     // A masked score is -inf, and -inf times a scale of zero would be NaN.
-    params.scale = std::max(std::abs(problem.scale) * kLog2E, 1e-30f);
-    params.query_sign = problem.scale < 0.0f ? 0x80008000u : 0u;
+    params.scale = problem.scale == 0.0f ? 1e-30f : problem.scale * kLog2E;
     params.decode_rows = kDecodeRows;
-    params.splits = static_cast<std::int32_t>(split_count(problem, args.batch->sequence_count, args.batch->max_rows));
+    const Splits splits = choose_splits(plan, args.batch->sequence_count, args.batch->max_rows);
+    params.splits = static_cast<std::int32_t>(splits.count);
+    params.cluster = static_cast<std::int32_t>(splits.cluster);
     params.parts = static_cast<float*>(args.workspace.data);
     params.counters = plan.counters.data();
     return params;
   }
 
-  std::int64_t decode_blocks_;
   std::int64_t split_keys_;
+  std::int64_t cluster_blocks_;
+  bool wgmma_;
 };
 
 }  // namespace facet::attention::cuda

@@ -36,33 +36,38 @@ __device__ __forceinline__ std::uint32_t logical_row(const KvSource& kv, std::in
   return kv.ring_rows > 0 ? row % kv.ring_rows : row;
 }
 
+struct RowPlace {
+  std::int64_t offset;  // elements from the pool to the head's row; -1: must not be read
+  std::int64_t scale;
+};
+
+// The row of `position`; outside [low, high) it must not be read.
+__device__ __forceinline__ RowPlace find_row(const KvSource& kv, int sequence, int head, std::int32_t only_block,
+                                             std::int32_t position, std::int32_t low, std::int32_t high) {
+  if (position < low || position >= high) return {-1, 0};
+  const std::uint32_t row = logical_row(kv, position);
+  std::int64_t block = only_block;
+  std::int64_t in_block = row;
+  if (kv.single_block == 0) {
+    block = kv.table[sequence * kv.table_stride + row / kv.block_rows];
+    in_block = row % kv.block_rows;
+  }
+  return {block * kv.block_stride + in_block * kv.row_stride + head * kv.head_stride,
+          block * kv.scale_block_stride + in_block * kv.scale_row_stride + head * kv.scale_head_stride};
+}
+
 // Threads [0, kRows) of a block: rows [begin, begin + kRows) of a sequence, those outside [low, high) not to be read.
 template <int kRows, bool kInt8>
 __device__ __forceinline__ void find_rows(TileRows<kRows, kInt8>& rows, const KvSource& kv, int sequence, int head,
-                                          std::int32_t begin, std::int32_t low, std::int32_t high) {
+                                          std::int32_t only_block, std::int32_t begin, std::int32_t low,
+                                          std::int32_t high) {
   const int index = static_cast<int>(threadIdx.x);
   if (index >= kRows) return;
-  const std::int32_t position = begin + index;
-  const bool valid = position >= low && position < high;
-  std::int64_t offset = -1;
-  float key_scale = 0.0f;
-  float value_scale = 0.0f;
-  if (valid) {
-    const std::uint32_t row = logical_row(kv, position);
-    const std::int64_t block = kv.table[sequence * kv.table_stride + row / kv.block_rows];
-    const std::int64_t in_block = row % kv.block_rows;
-    offset = block * kv.block_stride + in_block * kv.row_stride + head * kv.head_stride;
-    if constexpr (kInt8) {
-      const std::int64_t at =
-          block * kv.scale_block_stride + in_block * kv.scale_row_stride + head * kv.scale_head_stride;
-      key_scale = kv.key_scales[at];
-      value_scale = kv.value_scales[at];
-    }
-  }
-  rows.offset[index] = offset;
+  const RowPlace place = find_row(kv, sequence, head, only_block, begin + index, low, high);
+  rows.offset[index] = place.offset;
   if constexpr (kInt8) {
-    rows.key_scale[index] = key_scale;
-    rows.value_scale[index] = value_scale;
+    rows.key_scale[index] = place.offset >= 0 ? kv.key_scales[place.scale] : 0.0f;
+    rows.value_scale[index] = place.offset >= 0 ? kv.value_scales[place.scale] : 0.0f;
   }
 }
 
@@ -75,8 +80,21 @@ __device__ __forceinline__ uint4 widen_codes(uint2 codes) {
                     pack_bf16(code(codes.y, 0), code(codes.y, 1)), pack_bf16(code(codes.y, 2), code(codes.y, 3)));
 }
 
-// Copies a tile; rows that must not be read become zeros, so that a weight of zero times them is zero. bf16 is under
-// way when this returns (the caller commits), int8 is complete.
+// One 16-byte chunk of bf16, or 8 codes widened to it. A row that must not be read becomes zeros, so that a weight of
+// zero times it is zero. bf16 is under way when this returns (the caller commits), int8 is complete.
+template <bool kInt8>
+__device__ __forceinline__ void copy_chunk(std::uint32_t to, const void* pool, std::int64_t offset, int chunk) {
+  const bool valid = offset >= 0;
+  const std::int64_t at = (valid ? offset : 0) + chunk * 8;
+  if constexpr (kInt8) {
+    const uint2 codes =
+        valid ? __ldcg(reinterpret_cast<const uint2*>(static_cast<const std::int8_t*>(pool) + at)) : make_uint2(0, 0);
+    store16(to, widen_codes(codes));
+  } else {
+    copy16_async(to, static_cast<const __nv_bfloat16*>(pool) + at, valid);
+  }
+}
+
 template <int kDim, int kRows, int kThreads, bool kInt8>
 __device__ __forceinline__ void load_tile(std::uint32_t tile, const void* pool, const TileRows<kRows, kInt8>& rows) {
   constexpr int kChunks = kDim / 8;
@@ -84,20 +102,7 @@ __device__ __forceinline__ void load_tile(std::uint32_t tile, const void* pool, 
   for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kThreads) {
     const int row = i / kChunks;
     const int chunk = i % kChunks;
-    const std::int64_t offset = rows.offset[row];
-    const bool valid = offset >= 0;
-    const std::int64_t at = (valid ? offset : 0) + chunk * 8;
-    const std::uint32_t to = chunk_address<kRows>(tile, row, chunk);
-    if constexpr (kInt8) {
-      const uint2 codes =
-          valid ? __ldcg(reinterpret_cast<const uint2*>(static_cast<const std::int8_t*>(pool) + at)) : make_uint2(0, 0);
-      const uint4 wide = widen_codes(codes);
-      asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(wide.x), "r"(wide.y), "r"(wide.z),
-                   "r"(wide.w)
-                   : "memory");
-    } else {
-      copy16_async(to, static_cast<const __nv_bfloat16*>(pool) + at, valid);
-    }
+    copy_chunk<kInt8>(chunk_address<kRows>(tile, row, chunk), pool, rows.offset[row], chunk);
   }
 }
 

@@ -18,7 +18,8 @@ struct KvSource {
   const std::int32_t* table;  // device memory
   std::int64_t table_stride;
   std::uint32_t block_rows;
-  std::uint32_t ring_rows;  // 0: no ring
+  std::uint32_t ring_rows;     // 0: no ring
+  std::uint32_t single_block;  // not 0: a sequence has one block, whatever the row
 };
 
 // Rows of a tile of queries are packed: row = token * group + head within the group, for one KV head.
@@ -36,18 +37,24 @@ struct FlashParams {
   std::uint32_t query_sign;  // flips the sign of two packed bf16 when the problem's scale is negative
   // A sequence of at most this many packed rows belongs to the decode kernel, others to the prefill kernel.
   std::int32_t decode_rows;
-  std::int32_t splits;      // decode: blocks that share the keys of a (sequence, KV head)
-  float* parts;             // decode: [sequence, KV head, split, part_floats]
-  std::uint32_t* counters;  // decode: [sequence, KV head], zero between launches
+  std::int32_t stages;      // tiles of keys and values in shared memory
+  std::int32_t splits;      // decode: blocks that share the keys of a (sequence, KV head), a multiple of cluster
+  std::int32_t cluster;     // decode: blocks of a cluster, a power of two
+  float* parts;             // decode with more than one cluster: [sequence, KV head, cluster, part_floats]
+  std::uint32_t* counters;  // decode: [sequence, KV head, kMaxCluster], zero between launches
 };
 
 inline constexpr std::int32_t kDecodeRows = 16;  // rows of an mma tile: what the decode kernel packs
 inline constexpr std::int32_t kPrefillRows = 64;
-inline constexpr std::int32_t kMaxSplits = 64;
+inline constexpr std::int32_t kMaxStages = 4;
+inline constexpr std::int32_t kMaxCluster = 16;   // more than 8 blocks are allowed on request
+inline constexpr std::int32_t kClusterSizes = 5;  // 1, 2, 4, 8, 16
+inline constexpr std::int32_t kMaxClusters = 32;  // of one (sequence, KV head)
 
-// A part: [kDecodeRows, head_dim] sums, then the largest score and the sum of weights of every row.
+// What one cluster leaves: a slice for each of its blocks, together [kDecodeRows, head_dim] sums and for each block the
+// largest score and the sum of weights of every row.
 constexpr std::int64_t part_floats(std::int64_t head_dim) {
-  return kDecodeRows * (head_dim + 2);
+  return kDecodeRows * (head_dim + 2 * kMaxCluster);
 }
 template <int kDim>
 inline constexpr std::int64_t kPartFloats = part_floats(kDim);
@@ -61,9 +68,15 @@ struct LaunchShape {
 };
 
 // Sets the attributes of the kernels for this head size and element; before any launch.
-cudaError_t prepare_decode(std::int32_t head_dim, bool int8);
+// prepare_decode() also says how many of its blocks the device runs at once in clusters of 1, 2, 4, 8 and 16.
+cudaError_t prepare_decode(std::int32_t head_dim, bool int8, std::int32_t* blocks_at_once);
 cudaError_t prepare_prefill(std::int32_t head_dim, bool int8);
-cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape);
+// `seen`: keys that a sequence of the step may have at most.
+cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape, std::int64_t seen);
+// wgmma: bf16 caches, positive scales, head sizes of whole 64 elements.
+bool serves_prefill_wgmma(std::int32_t head_dim);
+cudaError_t prepare_prefill_wgmma(std::int32_t head_dim);
+cudaError_t launch_prefill_wgmma(const FlashParams& params, const LaunchShape& shape, std::int32_t max_new_tokens);
 cudaError_t launch_prefill(const FlashParams& params, const LaunchShape& shape, std::int32_t max_new_tokens);
 
 }  // namespace facet::attention::cuda

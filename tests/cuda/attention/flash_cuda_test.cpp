@@ -112,7 +112,7 @@ TEST_F(FlashCuda, RandomBatches) {
   };
   for (int round = 0; round < 60; ++round) {
     const AttentionPlugin plugin("attention_flash_cuda", host(),
-                                 {{"decode_blocks", pick(1, 600)}, {"split_keys", 16 * pick(1, 20)}});
+                                 {{"split_keys", 16 * pick(1, 20)}, {"cluster_blocks", std::int64_t{1} << pick(0, 4)}});
     const std::int64_t kv_heads = pick(1, 4);
     const CudaShape shape{kv_heads * pick(1, 18), kv_heads, kHeadDims[pick(0, 4)], pick(0, 2) * pick(1, 300)};
     const CudaStorage storage{kAddressings[pick(0, 2)], kOrders[pick(0, 1)], kElements[pick(0, 3) / 3],

@@ -1,0 +1,56 @@
+// Prefill with mma.sync: tiles of 64 packed rows of one sequence.
+#include "attention/cuda/launch.cuh"
+#include "attention/cuda/mma_block.cuh"
+
+namespace facet::attention::cuda {
+
+namespace {
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1) prefill_mma_kernel(const __grid_constant__ FlashParams params) {
+  extern __shared__ unsigned char shared[];
+  wait_for_predecessor();
+  let_successor_start();
+  // Later tiles see more keys; they start first.
+  const int row0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;
+  Work work;
+  if (!find_rows_of_block<false>(params, work, row0, Shape::kRows)) return;
+  MmaBlock<Shape> block(params, work, shared);
+  block.run();
+  block.write_output();
+}
+
+// Two blocks an SM where two stages leave room.
+template <typename Shape>
+constexpr int kStages = Shape::kMostStages < 2 ? Shape::kMostStages : 2;
+
+template <typename Shape>
+cudaError_t prepare() {
+  return allow_shared(prefill_mma_kernel<Shape>, Shape::shared_bytes(kStages<Shape>));
+}
+
+template <typename Shape>
+cudaError_t launch(FlashParams params, const LaunchShape& shape, std::int32_t max_new_tokens) {
+  const std::int64_t rows = std::int64_t{max_new_tokens} * params.group;
+  params.stages = kStages<Shape>;
+  return launch_grid(prefill_mma_kernel<Shape>, params, shape,
+                     static_cast<int>((rows + Shape::kRows - 1) / Shape::kRows), 1, Shape::kThreads,
+                     Shape::shared_bytes(params.stages));
+}
+
+}  // namespace
+
+cudaError_t prepare_prefill(std::int32_t head_dim, bool int8) {
+  return for_head_dim(head_dim, [&]<int kDim>() {
+    return int8 ? prepare<MmaShape<kDim, kPrefillRows, true>>() : prepare<MmaShape<kDim, kPrefillRows, false>>();
+  });
+}
+
+cudaError_t launch_prefill(const FlashParams& params, const LaunchShape& shape, std::int32_t max_new_tokens) {
+  return for_head_dim(shape.head_dim, [&]<int kDim>() {
+    return shape.int8 ? launch<MmaShape<kDim, kPrefillRows, true>>(params, shape, max_new_tokens)
+                      : launch<MmaShape<kDim, kPrefillRows, false>>(params, shape, max_new_tokens);
+  });
+}
+
+}  // namespace facet::attention::cuda

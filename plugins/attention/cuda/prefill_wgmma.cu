@@ -1,0 +1,67 @@
+// Prefill with wgmma: launch for the head sizes it serves.
+#include "attention/cuda/launch.cuh"
+#include "attention/cuda/prefill_wgmma.cuh"
+
+namespace facet::attention::cuda {
+
+namespace {
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1) prefill_wgmma_kernel(const __grid_constant__ FlashParams params) {
+  extern __shared__ unsigned char shared[];
+  wait_for_predecessor();
+  let_successor_start();
+  // Later tiles see more keys; they start first.
+  const int row0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;
+  Work work;
+  if (!find_rows_of_block<false>(params, work, row0, Shape::kRows)) return;
+  const WgmmaMemory<Shape> memory(shared);
+  if (threadIdx.x == 0) memory.init();
+  __syncthreads();
+  const int tiles = (work.high - work.low + Shape::kKeys - 1) / Shape::kKeys;
+  // 40 + 2 x 232 registers a thread of the three warpgroups are the whole register file.
+  if (threadIdx.x < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    produce<Shape>(params, work, memory, tiles);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    WgmmaConsumer<Shape> consumer(params, work, memory, static_cast<int>(threadIdx.x) / 128 - 1);
+    consumer.run(tiles);
+    consumer.write_output();
+  }
+}
+
+template <int kDim>
+inline constexpr bool kServed = kDim != 96;
+
+}  // namespace
+
+cudaError_t prepare_prefill_wgmma(std::int32_t head_dim) {
+  return for_head_dim(head_dim, [&]<int kDim>() {
+    if constexpr (kServed<kDim>) {
+      return allow_shared(prefill_wgmma_kernel<WgmmaShape<kDim>>, WgmmaShape<kDim>::kSharedBytes);
+    } else {
+      return cudaSuccess;
+    }
+  });
+}
+
+bool serves_prefill_wgmma(std::int32_t head_dim) {
+  return head_dim % 64 == 0;
+}
+
+cudaError_t launch_prefill_wgmma(const FlashParams& params, const LaunchShape& shape, std::int32_t max_new_tokens) {
+  return for_head_dim(shape.head_dim, [&]<int kDim>() {
+    if constexpr (kServed<kDim>) {
+      using Shape = WgmmaShape<kDim>;
+      const std::int64_t rows = std::int64_t{max_new_tokens} * params.group;
+      return launch_grid(prefill_wgmma_kernel<Shape>, params, shape,
+                         static_cast<int>((rows + Shape::kRows - 1) / Shape::kRows), 1, Shape::kThreads,
+                         Shape::kSharedBytes);
+    } else {
+      return cudaErrorInvalidValue;
+    }
+  });
+}
+
+}  // namespace facet::attention::cuda

@@ -1,0 +1,365 @@
+// Prefill with wgmma for bf16 caches: one warpgroup copies keys and values ahead, two multiply.
+//
+// Head sizes up to 256: each of the two owns 64 of the block's 128 packed queries and all columns of O (128 registers
+// at 256). Head size 512: O of 64 queries alone is 256 registers, so both own the same 64 queries and half of the
+// columns; each multiplies half of the depth of Q K^T, they add their halves through shared memory, and both have all
+// weights.
+#pragma once
+
+#include "attention/cuda/wgmma.cuh"
+#include "attention/cuda/work.cuh"
+
+namespace facet::attention::cuda {
+
+template <int kDimT>
+struct WgmmaShape {
+  static constexpr int kDim = kDimT;
+  static constexpr bool kShared = kDim > 256;                 // both warpgroups work on the same queries
+  static constexpr int kColumns = kShared ? kDim / 2 : kDim;  // depth of Q K^T and columns of O of a warpgroup
+  static constexpr int kRows = kShared ? 64 : 128;
+  static constexpr int kKeys = 64;
+  static constexpr int kStages = kShared ? 1 : 2;
+  static constexpr int kThreads = 3 * 128;
+  static constexpr int kPanelBytes = kKeys * 128;  // of keys and values; of 64 queries as well
+  static constexpr int kPanels = kDim / 64;
+  static constexpr int kOwnPanels = kColumns / 64;
+  static constexpr int kTileBytes = kPanels * kPanelBytes;
+  static constexpr int kQueryBytes = 2 * kOwnPanels * kPanelBytes;
+  static constexpr int kExchangeBytes = kShared ? 2 * 64 * kKeys * 4 : 0;
+  static constexpr int kSharedBytes = 1024 + kQueryBytes + 2 * kStages * kTileBytes + kExchangeBytes + 128;
+  static_assert(kDim % 64 == 0 && kSharedBytes <= 227 * 1024);
+};
+
+__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives when all earlier copies of this thread have landed.
+__device__ __forceinline__ void barrier_arrive_after_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra wait;\n}" ::"r"(
+          barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// Shared memory of a block, and the barriers of its ring.
+template <typename Shape>
+struct WgmmaMemory {
+  std::uint32_t queries, keys, values, exchange, barriers;
+
+  __device__ explicit WgmmaMemory(const unsigned char* shared) {
+    queries = (shared_address(shared) + 1023u) & ~1023u;
+    keys = queries + Shape::kQueryBytes;
+    values = keys + Shape::kStages * Shape::kTileBytes;
+    exchange = values + Shape::kStages * Shape::kTileBytes;
+    barriers = exchange + Shape::kExchangeBytes;
+  }
+  __device__ std::uint32_t barrier(int kind, int stage) const {
+    return barriers + static_cast<std::uint32_t>(kind * Shape::kStages + stage) * 8;
+  }
+  __device__ std::uint32_t full_keys(int stage) const { return barrier(0, stage); }
+  __device__ std::uint32_t full_values(int stage) const { return barrier(1, stage); }
+  __device__ std::uint32_t free_keys(int stage) const { return barrier(2, stage); }
+  __device__ std::uint32_t free_values(int stage) const { return barrier(3, stage); }
+  __device__ std::uint32_t keys_of(int stage) const {
+    return keys + static_cast<std::uint32_t>(stage * Shape::kTileBytes);
+  }
+  __device__ std::uint32_t values_of(int stage) const {
+    return values + static_cast<std::uint32_t>(stage * Shape::kTileBytes);
+  }
+  __device__ void init() const {
+    for (int stage = 0; stage < Shape::kStages; ++stage) {
+      barrier_init(full_keys(stage), 128);
+      barrier_init(full_values(stage), 128);
+      barrier_init(free_keys(stage), 8);  // one arrival a warp
+      barrier_init(free_values(stage), 8);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+};
+
+// The copying warpgroup. A warp has 16 rows of every tile; lane r knows where row r lies.
+template <typename Shape>
+__device__ void produce(const FlashParams& p, const Work& work, const WgmmaMemory<Shape>& memory, int tiles) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kChunks = Shape::kDim / 8;
+  const auto copy = [&](std::uint32_t tile, const void* pool, std::int64_t own_offset) {
+#pragma unroll 4
+    for (int i = 0; i < 16 * kChunks / 32; ++i) {
+      const int index = i * 32 + lane;
+      const int row = index / kChunks;
+      const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
+      copy_chunk<false>(chunk_address<Shape::kKeys>(tile, warp * 16 + row, index % kChunks), pool, offset,
+                        index % kChunks);
+    }
+  };
+  int stage = 0;
+  std::uint32_t parity = 1;  // a fresh barrier counts as passed
+  for (int tile = 0; tile < tiles; ++tile) {
+    const int position = work.low + tile * Shape::kKeys + warp * 16 + lane % 16;
+    const std::int64_t offset =
+        find_row(p.kv, work.sequence, work.head, work.only_block, position, work.low, work.high).offset;
+    barrier_wait(memory.free_keys(stage), parity);
+    copy(memory.keys_of(stage), p.kv.keys, offset);
+    barrier_arrive_after_copies(memory.full_keys(stage));
+    barrier_wait(memory.free_values(stage), parity);
+    copy(memory.values_of(stage), p.kv.values, offset);
+    barrier_arrive_after_copies(memory.full_values(stage));
+    if (++stage == Shape::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  wait_copies<0>();
+}
+
+// One of the two multiplying warpgroups.
+template <typename Shape>
+class WgmmaConsumer {
+ public:
+  __device__ WgmmaConsumer(const FlashParams& params, const Work& work, const WgmmaMemory<Shape>& memory, int group)
+      : p_(params), work_(work), memory_(memory), group_(group) {
+    thread_ = static_cast<int>(threadIdx.x) % 128;
+    lane_ = thread_ % 32;
+    for (int half = 0; half < 2; ++half) {
+      const int row = own_row(half);
+      position_[half] = row < work.rows ? work.first_position + (work.row0 + row) / params.group : -1;
+    }
+    // Tiles that some row of this warpgroup sees in part only are masked.
+    const int row0 = Shape::kShared ? 0 : group * 64;
+    first_query_ = work.first_position + (work.row0 + row0) / params.group;
+    last_query_ = work.first_position + (work.row0 + min(row0 + 63, work.rows - 1)) / params.group;
+  }
+
+  __device__ void run(int tiles) {
+    load_queries();
+    if constexpr (Shape::kStages > 1) {
+      run_overlapped(tiles);
+    } else {
+      for (int tile = 0; tile < tiles; ++tile) {
+        start_scores(0, static_cast<std::uint32_t>(tile & 1));
+        wgmma_wait<0>();
+        release(memory_.free_keys(0));
+        if constexpr (Shape::kShared) exchange_scores(tile + 1 < tiles);
+        weigh(tile);
+        scale_sums();
+        pack_weights();
+        start_values(0, static_cast<std::uint32_t>(tile & 1));
+        wgmma_wait<0>();
+        release(memory_.free_values(0));
+      }
+    }
+  }
+
+  __device__ void write_output() {
+    for (int half = 0; half < 2; ++half) {
+      float sum = sum_[half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const int row = own_row(half);
+      if (row >= work_.rows) continue;
+      const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+      __nv_bfloat16* out =
+          output_row<Shape::kDim>(p_, work_, row) + (Shape::kShared ? group_ * Shape::kColumns : 0) + (lane_ & 3) * 2;
+#pragma unroll
+      for (int c = 0; c < Shape::kColumns / 8; ++c) {
+        *reinterpret_cast<std::uint32_t*>(out + c * 8) =
+            pack_bf16(out_[c * 4 + half * 2] * factor, out_[c * 4 + half * 2 + 1] * factor);
+      }
+    }
+  }
+
+ private:
+  __device__ int own_row(int half) const {
+    return (Shape::kShared ? 0 : group_ * 64) + thread_ / 32 * 16 + lane_ / 4 + half * 8;
+  }
+  __device__ void release(std::uint32_t barrier) const {
+    if (lane_ == 0) barrier_arrive(barrier);
+  }
+  __device__ std::uint32_t queries() const {
+    return memory_.queries + static_cast<std::uint32_t>(group_ * Shape::kOwnPanels * Shape::kPanelBytes);
+  }
+  // Offset of this warpgroup's half of the panels of a tile.
+  __device__ std::uint32_t own_panels() const {
+    return Shape::kShared ? static_cast<std::uint32_t>(group_ * Shape::kOwnPanels * Shape::kPanelBytes) : 0u;
+  }
+
+  __device__ void load_queries() const {
+    constexpr int kChunks = Shape::kColumns / 8;
+    const int column0 = Shape::kShared ? group_ * Shape::kColumns : 0;
+    const int row0 = Shape::kShared ? 0 : group_ * 64;
+#pragma unroll 4
+    for (int i = thread_; i < 64 * kChunks; i += 128) {
+      const int row = i / kChunks;
+      const int chunk = i % kChunks;
+      const bool valid = row0 + row < work_.rows;
+      const int packed = work_.row0 + (valid ? row0 + row : 0);
+      const std::int64_t token = work_.token_begin + packed / p_.group;
+      const int head = work_.head * p_.group + packed % p_.group;
+      copy16_async(chunk_address<64>(queries(), row, chunk),
+                   static_cast<const __nv_bfloat16*>(p_.queries) + token * p_.query_stride + head * Shape::kDim +
+                       column0 + chunk * 8,
+                   valid);
+    }
+    commit_copies();
+    wait_copies<0>();
+    fence_for_wgmma();
+    named_barrier(1 + group_, 128);
+  }
+
+  // S = Q K^T under way.
+  __device__ void start_scores(int stage, std::uint32_t parity) {
+    barrier_wait(memory_.full_keys(stage), parity);
+    fence_for_wgmma();
+    const std::uint64_t a = matrix_descriptor(queries(), 16);
+    const std::uint64_t b = matrix_descriptor(memory_.keys_of(stage) + own_panels(), 16);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Shape::kColumns / 16; ++k) {
+      const auto offset = static_cast<std::uint64_t>((k / 4 * Shape::kPanelBytes + k % 4 * 32) >> 4);
+      ScoreProduct<Shape::kKeys>::run(score_, a + offset, b + offset, k > 0);
+    }
+    wgmma_commit();
+  }
+  // O += P V under way.
+  __device__ void start_values(int stage, std::uint32_t parity) {
+    barrier_wait(memory_.full_values(stage), parity);
+    fence_for_wgmma();
+    const std::uint64_t b = matrix_descriptor(memory_.values_of(stage) + own_panels(), Shape::kPanelBytes);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Shape::kKeys / 16; ++k) {
+      ValueProduct<Shape::kColumns>::run(out_, weights_[k], b + static_cast<std::uint64_t>(k * 2048 >> 4));
+    }
+    wgmma_commit();
+  }
+
+  // Q K^T of the next tile runs while this one's values are multiplied, and the softmax of the next one beside them.
+  __device__ void run_overlapped(int tiles) {
+    start_scores(0, 0);
+    wgmma_wait<0>();
+    release(memory_.free_keys(0));
+    weigh(0);
+    pack_weights();
+    int stage = 0;
+    std::uint32_t parity = 0;
+    for (int tile = 1; tile < tiles; ++tile) {
+      const int next = stage + 1 == Shape::kStages ? 0 : stage + 1;
+      const std::uint32_t next_parity = next == 0 ? parity ^ 1 : parity;
+      start_scores(next, next_parity);
+      start_values(stage, parity);
+      wgmma_wait<1>();
+      release(memory_.free_keys(next));
+      weigh(tile);
+      wgmma_wait<0>();
+      release(memory_.free_values(stage));
+      scale_sums();
+      pack_weights();
+      stage = next;
+      parity = next_parity;
+    }
+    start_values(stage, parity);
+    wgmma_wait<0>();
+  }
+
+  // Both warpgroups add the halves of the depth; a thread's scores are those of its twin.
+  __device__ void exchange_scores(bool more) {
+    const std::uint32_t own = memory_.exchange + static_cast<std::uint32_t>(group_ * (64 * Shape::kKeys * 4));
+    const std::uint32_t other = memory_.exchange + static_cast<std::uint32_t>((group_ ^ 1) * (64 * Shape::kKeys * 4));
+    const auto at = [&](int i) { return static_cast<std::uint32_t>((i * 128 + thread_) * 16); };
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      store16(own + at(i), make_uint4(__float_as_uint(score_[i * 4]), __float_as_uint(score_[i * 4 + 1]),
+                                      __float_as_uint(score_[i * 4 + 2]), __float_as_uint(score_[i * 4 + 3])));
+    }
+    named_barrier(3, 256);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float4 value;
+      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                   : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                   : "r"(other + at(i))
+                   : "memory");
+      score_[i * 4] += value.x;
+      score_[i * 4 + 1] += value.y;
+      score_[i * 4 + 2] += value.z;
+      score_[i * 4 + 3] += value.w;
+    }
+    static_cast<void>(more);
+    named_barrier(4, 256);  // the halves may be overwritten
+  }
+
+  __device__ void mask(int first) {
+#pragma unroll
+    for (int i = 0; i < Shape::kKeys / 2; ++i) {
+      const int key = first + i / 4 * 8 + (lane_ & 3) * 2 + i % 2;
+      const int query = position_[i / 2 % 2];
+      const bool seen = key <= query && (p_.window == 0 || query - key < p_.window);
+      score_[i] = seen ? score_[i] : -INFINITY;
+    }
+  }
+
+  // Scores become weights exp2((S - largest) scale); factor_ brings sums to the new largest score.
+  __device__ void weigh(int tile) {
+    const int first = work_.low + tile * Shape::kKeys;
+    const bool partial = first + Shape::kKeys - 1 > first_query_ || (p_.window > 0 && last_query_ - first >= p_.window);
+    if (partial) mask(first);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float most = score_[half * 2];
+#pragma unroll
+      for (int n = 0; n < Shape::kKeys / 8; ++n) {
+        most = fmaxf(most, fmaxf(score_[n * 4 + half * 2], score_[n * 4 + half * 2 + 1]));
+      }
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      most = fmaxf(most, largest_[half]);
+      // A row that has seen no key yet keeps -inf; its weights are exp2(-inf - 0).
+      const float base = most == -INFINITY ? 0.0f : most * p_.scale;
+      factor_[half] = exp2_fast(fmaf(largest_[half], p_.scale, -base));
+      largest_[half] = most;
+      float sum = 0.0f;
+#pragma unroll
+      for (int n = 0; n < Shape::kKeys / 8; ++n) {
+        for (int i = n * 4 + half * 2; i < n * 4 + half * 2 + 2; ++i) {
+          score_[i] = exp2_fast(fmaf(score_[i], p_.scale, -base));
+          sum += score_[i];
+        }
+      }
+      sum_[half] = fmaf(sum_[half], factor_[half], sum);
+    }
+  }
+  __device__ void scale_sums() {
+#pragma unroll
+    for (int i = 0; i < Shape::kColumns / 2; ++i) out_[i] *= factor_[i / 2 % 2];
+  }
+  __device__ void pack_weights() {
+#pragma unroll
+    for (int k = 0; k < Shape::kKeys / 16; ++k) {
+      for (int i = 0; i < 4; ++i) weights_[k][i] = pack_bf16(score_[k * 8 + i * 2], score_[k * 8 + i * 2 + 1]);
+    }
+  }
+
+  const FlashParams& p_;
+  const Work& work_;
+  const WgmmaMemory<Shape>& memory_;
+  const int group_;
+  int thread_, lane_;
+  int position_[2];
+  int first_query_, last_query_;
+  float score_[Shape::kKeys / 2];
+  std::uint32_t weights_[Shape::kKeys / 16][4];
+  float out_[Shape::kColumns / 2] = {};
+  float largest_[2] = {-INFINITY, -INFINITY};
+  float sum_[2] = {0.0f, 0.0f};
+  float factor_[2];
+};
+
+}  // namespace facet::attention::cuda
