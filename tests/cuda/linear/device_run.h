@@ -95,7 +95,7 @@ std::vector<RandomPart> device_parts(const WeightShape& shape, int count, std::m
 // What a result may differ from the exact product by, beside (in_features + 8) eps sum |x| |w| of fp32 sums: the output's
 // rounding, and per input or weight:
 struct Rounding {
-  double weight = 0;   // relative, of weights: 2^-9 where they pass through bf16
+  double weight = 0;   // relative, of weights: 2^-8 where they pass through bf16
   double segment = 0;  // of the largest |x| of each 128 inputs (or fewer under one scale), for every input
 };
 

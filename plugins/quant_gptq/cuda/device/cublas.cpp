@@ -27,6 +27,7 @@ CublasLibrary load() {
   find(library, "cublasDestroy_v2", loaded.destroy, loaded.error);
   find(library, "cublasSetStream_v2", loaded.set_stream, loaded.error);
   find(library, "cublasSetWorkspace_v2", loaded.set_workspace, loaded.error);
+  find(library, "cublasSetMathMode", loaded.set_math_mode, loaded.error);
   find(library, "cublasGemmEx", loaded.gemm, loaded.error);
   find(library, "cublasGetStatusString", loaded.status_string, loaded.error);
   return loaded;
@@ -54,7 +55,12 @@ Cublas::~Cublas() {
 }
 
 void Cublas::open() {
-  if (handle_ == nullptr) check(cublas_library().create(&handle_), "cublasCreate");
+  if (handle_ != nullptr) return;
+  check(cublas_library().create(&handle_), "cublasCreate");
+  // Partial sums of a split product stay fp32.
+  const auto mode =
+      static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+  check(cublas_library().set_math_mode(handle_, mode), "cublasSetMathMode");
 }
 
 void Cublas::multiply(const Product& product, void* workspace, void* stream) const {
