@@ -1,7 +1,6 @@
 #include "runs.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 namespace facet::test {
@@ -10,7 +9,10 @@ std::unique_ptr<gemma4::Pipeline> load_pipeline(const PipelineConfig& config,
                                                 const std::shared_ptr<gemma4::SharedParts>& shared, int pool_byte) {
   auto pipeline = std::make_unique<gemma4::Pipeline>(config.to_config(), gemma4::PipelineOptions{}, shared);
   pipeline->load();
-  for (KvGroup& group : pipeline->model().kv().groups()) std::memset(group.pool.data(), pool_byte, group.pool.bytes());
+  for (KvGroup& group : pipeline->model().kv().groups()) {
+    const std::vector<char> fill(group.pool.bytes(), static_cast<char>(pool_byte));
+    pipeline->shared()->backend->upload(group.pool.data(), fill.data(), fill.size());
+  }
   return pipeline;
 }
 

@@ -7,12 +7,15 @@ namespace facet::test {
 std::string PipelineConfig::to_toml() const {
   std::string text = fmt::format("[model]\npath = \"{}\"\nhead = \"{}\"\n\n", model.string(), head);
   text += fmt::format(
-      "[engine]\ndevice = \"cpu\"\nmax_sequences = {}\nmax_context = {}\nmax_step_tokens = {}\nprefill_chunk = {}\n"
+      "[engine]\ndevice = \"{}\"\nmax_sequences = {}\nmax_context = {}\nmax_step_tokens = {}\nprefill_chunk = {}\n"
       "threads = {}\n\n",
-      max_sequences, max_context, max_step_tokens, prefill_chunk, threads);
+      device, max_sequences, max_context, max_step_tokens, prefill_chunk, threads);
   // INT4 kernels refuse the bf16 head of most checkpoints.
-  text += fmt::format("[linear]\nplugin = \"{}\"\n{}\n[attention]\nplugin = \"{}\"\n\n", linear,
-                      linear == "dense" ? "" : "fallback = [\"dense\"]\n", attention);
+  const std::string fallback = linear == dense ? "" : fmt::format("fallback = [\"{}\"]\n", dense);
+  text += fmt::format("[linear]\nplugin = \"{}\"\n{}\n", linear, fallback);
+  if (!linear_to_64.empty())
+    text += fmt::format("[[linear.rules]]\nmax_rows = 64\nplugin = \"{}\"\n{}\n", linear_to_64, fallback);
+  text += fmt::format("[attention]\nplugin = \"{}\"\n\n", attention);
   for (const auto& [group, policy] : {std::pair{"sliding", sliding}, std::pair{"global", global}}) {
     text += fmt::format("[kv_cache.{0}]\nplugin = \"{1}\"\n[kv_cache.{0}.options]\nstorage = \"{2}\"\n\n", group,
                         policy, storage);

@@ -10,7 +10,10 @@ namespace facet::test {
 
 struct PipelineConfig {
   std::filesystem::path model;
+  std::string device = "cpu";
   std::string linear = "dense";
+  std::string dense = "dense";  // what serves bf16 matrices where `linear` does not
+  std::string linear_to_64;     // another plugin for steps of up to 64 rows; empty: none
   std::string attention = "flash";
   std::string sliding = "static", global = "static";  // cache policies
   std::string storage = "f32";                        // of both
