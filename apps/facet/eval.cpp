@@ -1,50 +1,37 @@
-// facet eval: negative log-likelihood of token sequences through the configured plugins.
+// facet eval: negative log-likelihood of token sequences through the configured plugins, and how far the model is from
+// another.
 #include <cmath>
 #include <map>
 
 #include "common.h"
+#include "eval_against.h"
 #include "facet/base/log.h"
 
 namespace facet::cli {
 namespace {
 
 struct EvalOptions {
-  std::string config, tokens, path = "prefill";
+  std::string config, tokens, against, path = "prefill";
+  bool decode() const { return path == "decode"; }
 };
 
-Request make_request(const std::vector<std::int32_t>& tokens, bool decode) {
-  Request request;
-  request.score = true;
-  if (decode) {
-    request.prompt = {tokens.front()};
-    request.forced.assign(tokens.begin() + 1, tokens.end());
-    request.max_tokens = static_cast<std::int64_t>(request.forced.size());
-  } else {
-    request.prompt = tokens;
-    request.max_tokens = 0;
+using Sequences = std::vector<std::vector<std::int32_t>>;
+
+Sequences read_sequences(const std::string& file) {
+  Sequences sequences = read_token_lines(file);
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    if (sequences[i].size() < 2) throw_error(ErrorKind::usage, "{}: sequence {} has fewer than 2 tokens", file, i + 1);
   }
-  return request;
+  return sequences;
 }
 
-struct Sum {
-  double nll = 0;
-  std::int64_t count = 0;
-};
-
-void eval(const EvalOptions& options, const GlobalOptions& global) {
-  if (options.path != "prefill" && options.path != "decode") {
-    throw_error(ErrorKind::usage, "--path: '{}' is unknown; use prefill or decode", options.path);
-  }
-  const std::vector<std::vector<std::int32_t>> sequences = read_token_lines(options.tokens);
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    if (sequences[i].size() < 2)
-      throw_error(ErrorKind::usage, "{}: sequence {} has fewer than 2 tokens", options.tokens, i + 1);
-  }
-  const auto pipeline = open_pipeline(options.config, global, true);
-  const auto engine = pipeline->make_engine();
+// All sequences together, as many at once as the configuration lets run.
+std::vector<SequenceScore> score_all(gemma4::Pipeline& pipeline, const EvalOptions& options,
+                                     const Sequences& sequences) {
+  const auto engine = pipeline.make_engine();
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     try {
-      engine->submit(make_request(sequences[i], options.path == "decode"));
+      engine->submit(score_request(sequences[i], options.decode()));
     } catch (Error& error) {
       error.add_context(fmt::format("in sequence {} of {}", i + 1, options.tokens));
       throw;
@@ -57,48 +44,143 @@ void eval(const EvalOptions& options, const GlobalOptions& global) {
     progress.update(results.size(), sequences.size());
   }
   std::sort(results.begin(), results.end(), [](const RequestResult& a, const RequestResult& b) { return a.id < b.id; });
-  Sum total;
-  std::map<std::size_t, Sum> buckets;
-  Json list = Json::array();
+  std::vector<SequenceScore> scores(results.size());
   for (std::size_t i = 0; i < results.size(); ++i) {
-    const RequestResult& result = results[i];
-    if (result.finish_reason == FinishReason::error)
-      throw_error(ErrorKind::run, "{}: sequence {} failed: {}", options.tokens, i + 1, result.error);
-    Sum sum;
-    for (const double nll : result.nll) sum.nll += nll;
-    sum.count = static_cast<std::int64_t>(result.nll.size());
-    for (Sum* target : {&total, &buckets[sequences[i].size()]}) {
-      target->nll += sum.nll;
-      target->count += sum.count;
+    if (results[i].finish_reason == FinishReason::error)
+      throw_error(ErrorKind::run, "{}: sequence {} failed: {}", options.tokens, i + 1, results[i].error);
+    scores[i].nll = std::move(results[i].nll);
+  }
+  return scores;
+}
+
+// One sequence after another, through both models.
+std::vector<SequenceScore> compare_all(gemma4::Pipeline& pipeline, gemma4::Pipeline& reference,
+                                       const EvalOptions& options, const Sequences& sequences) {
+  EvalComparison comparison(pipeline, reference);
+  Progress progress("comparing");
+  std::vector<SequenceScore> scores;
+  for (const std::vector<std::int32_t>& tokens : sequences) {
+    try {
+      scores.push_back(comparison.score(tokens, options.decode()));
+    } catch (Error& error) {
+      error.add_context(fmt::format("in sequence {} of {}", scores.size() + 1, options.tokens));
+      throw;
     }
-    list.push_back({{"tokens", sequences[i].size()}, {"nll", sum.nll / static_cast<double>(sum.count)}});
+    progress.update(scores.size(), sequences.size());
   }
-  const double mean = total.nll / static_cast<double>(total.count);
-  Json bucket_means = Json::object();
-  for (const auto& [length, sum] : buckets)
-    bucket_means[std::to_string(length)] = sum.nll / static_cast<double>(sum.count);
+  return scores;
+}
+
+// Over sequences of one length, or over all.
+struct Sum {
+  double nll = 0;
+  double reference_nll = 0;
+  std::int64_t count = 0;
+  LogitDifferenceSum difference;
+
+  void add(const SequenceScore& score) {
+    for (const double value : score.nll) nll += value;
+    for (const double value : score.reference_nll) reference_nll += value;
+    count += static_cast<std::int64_t>(score.nll.size());
+    difference.add(score.difference);
+  }
+  double mean_nll() const { return nll / static_cast<double>(count); }
+  double mean_reference_nll() const { return reference_nll / static_cast<double>(count); }
+};
+
+struct Sums {
+  Sum total;
+  std::map<std::size_t, Sum> buckets;  // by length
+};
+
+Json difference_json(const Sum& sum) {
+  return {{"reference_nll", sum.mean_reference_nll()},
+          {"mean_kl", sum.difference.mean_kl()},
+          {"top1_agreement", sum.difference.top1_agreement()},
+          {"max_logit_difference", sum.difference.largest}};
+}
+
+Json sequence_json(std::size_t tokens, const SequenceScore& score, bool compared) {
+  Sum sum;
+  sum.add(score);
+  Json entry = {{"tokens", tokens}, {"nll", sum.mean_nll()}};
+  if (compared) entry.update(difference_json(sum));
+  return entry;
+}
+
+void print_text(const Sums& sums, std::size_t sequences, const gemma4::Pipeline* reference) {
+  const Sum& total = sums.total;
+  fmt::print("mean NLL {:.6f}, perplexity {:.4f}, {} predictions in {} sequences\n", total.mean_nll(),
+             std::exp(total.mean_nll()), total.count, sequences);
+  for (const auto& [length, sum] : sums.buckets) fmt::print("  length {:>6}: {:.6f}\n", length, sum.mean_nll());
+  if (reference == nullptr) return;
+  const auto line = [](const Sum& sum) {
+    return fmt::format("mean KL {:.3e} nats, top-1 agreement {:.4f}, largest logit difference {:.3e}, NLL {:+.6f}",
+                       sum.difference.mean_kl(), sum.difference.top1_agreement(), sum.difference.largest,
+                       sum.mean_nll() - sum.mean_reference_nll());
+  };
+  fmt::print("against {}: {}\n", reference->config().file.string(), line(total));
+  for (const auto& [length, sum] : sums.buckets) fmt::print("  length {:>6}: {}\n", length, line(sum));
+}
+
+Json document(const Sums& sums, Json list, gemma4::Pipeline& pipeline, gemma4::Pipeline* reference) {
+  Json buckets = Json::object(), against_buckets = Json::object();
+  for (const auto& [length, sum] : sums.buckets) {
+    buckets[std::to_string(length)] = sum.mean_nll();
+    if (reference != nullptr) against_buckets[std::to_string(length)] = difference_json(sum);
+  }
+  Json result = {{"mean_nll", sums.total.mean_nll()}, {"perplexity", std::exp(sums.total.mean_nll())},
+                 {"predictions", sums.total.count},   {"buckets", buckets},
+                 {"sequences", std::move(list)},      {"record", run_record(pipeline)}};
+  if (reference != nullptr) {
+    result["against"] = difference_json(sums.total);
+    result["against"]["buckets"] = std::move(against_buckets);
+    result["against"]["record"] = run_record(*reference);
+  }
+  return result;
+}
+
+// Weights are packed once where both configurations read the same checkpoint.
+std::unique_ptr<gemma4::Pipeline> open_reference(const std::string& file, gemma4::Pipeline& pipeline,
+                                                 const GlobalOptions& global) {
+  return open_pipeline(file, global, true, pipeline.can_share(load_config(file)) ? pipeline.shared() : nullptr);
+}
+
+void eval(const EvalOptions& options, const GlobalOptions& global) {
+  if (options.path != "prefill" && options.path != "decode") {
+    throw_error(ErrorKind::usage, "--path: '{}' is unknown; use prefill or decode", options.path);
+  }
+  const Sequences sequences = read_sequences(options.tokens);
+  const auto pipeline = open_pipeline(options.config, global, true);
+  const auto reference = options.against.empty() ? nullptr : open_reference(options.against, *pipeline, global);
+  const std::vector<SequenceScore> scores =
+      reference ? compare_all(*pipeline, *reference, options, sequences) : score_all(*pipeline, options, sequences);
+  Sums sums;
+  Json list = Json::array();
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    sums.total.add(scores[i]);
+    sums.buckets[sequences[i].size()].add(scores[i]);
+    list.push_back(sequence_json(sequences[i].size(), scores[i], reference != nullptr));
+  }
   if (global.json) {
-    print_json({{"mean_nll", mean},
-                {"perplexity", std::exp(mean)},
-                {"predictions", total.count},
-                {"buckets", bucket_means},
-                {"sequences", list},
-                {"record", run_record(*pipeline)}});
-    return;
+    print_json(document(sums, std::move(list), *pipeline, reference.get()));
+  } else {
+    print_text(sums, sequences.size(), reference.get());
   }
-  fmt::print("mean NLL {:.6f}, perplexity {:.4f}, {} predictions in {} sequences\n", mean, std::exp(mean), total.count,
-             sequences.size());
-  for (const auto& [length, value] : bucket_means.items())
-    fmt::print("  length {:>6}: {:.6f}\n", length, value.get<double>());
 }
 
 }  // namespace
 
 void add_eval(CLI::App& app, GlobalOptions& global) {
-  CLI::App* command = app.add_subcommand("eval", "Negative log-likelihood of token sequences");
+  CLI::App* command =
+      app.add_subcommand("eval", "Negative log-likelihood of token sequences, and the distance from another model");
   auto options = std::make_shared<EvalOptions>();
   command->add_option("config", options->config, "TOML file")->required();
   command->add_option("--tokens", options->tokens, "File with one JSON array of token ids a line")->required();
+  command->add_option(
+      "--against", options->against,
+      "TOML file of a reference: adds mean KL(reference || CONFIG) in nats a prediction, top-1 agreement "
+      "and the largest logit difference. Sequences then run one by one");
   command
       ->add_option("--path", options->path, "prefill: in the configured chunks; decode: every token by the decode path")
       ->capture_default_str();
