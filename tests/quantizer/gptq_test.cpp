@@ -89,9 +89,18 @@ TEST(Gptq, FollowsTheEliminationInDouble) {
     }
     for (std::size_t i = 0; i < kInputs; ++i) h[i * kInputs + i] += options.damping * mean;
     elimination.inverse = inverse(h, kInputs);
-    int followed = 0;
-    for (std::int64_t row = 0; row < kOutputs; ++row)
-      followed += elimination.follow(layer, result.quantized, options, row) ? 1 : 0;
+    options.feedback = false;
+    const Quantized nearest = quantize(layer, layer.hessian(), options).quantized;
+    int followed = 0, kept = 0;
+    for (std::int64_t row = 0; row < kOutputs; ++row) {
+      // Rows where round to nearest happened to be better are kept as that.
+      const auto begin = row * kInputs / 8, end = (row + 1) * kInputs / 8;
+      const bool same = std::equal(nearest.words.begin() + begin, nearest.words.begin() + end,
+                                   result.quantized.words.begin() + begin);
+      kept += same ? 1 : 0;
+      if (!same) followed += elimination.follow(layer, result.quantized, options, row) ? 1 : 0;
+    }
+    EXPECT_EQ(kept, result.kept_rows);
     // Each of 160 values is near a tie with probability 0.002: most rows have none.
     EXPECT_GE(followed, kOutputs / 3);
   }
@@ -216,6 +225,66 @@ TEST(Gptq, ConstantInputsAndASingularHessian) {
       for (const float scale : result.quantized.scales) EXPECT_TRUE(std::isfinite(scale) && scale > 0);
     }
   }
+}
+
+// Groups without a usable range. Scales must stay finite, and a group of zeros exactly zero when scales are fixed
+// before.
+TEST(Gptq, AwkwardGroups) {
+  constexpr std::int64_t kGroup = 32;
+  for (const bool symmetric : {true, false}) {
+    for (const ColumnOrder order : {ColumnOrder::natural, ColumnOrder::activation}) {
+      RandomLayer layer(8, 3 * kGroup, 300, 40);
+      const auto fill = [&](std::int64_t row, float value) {
+        std::fill_n(layer.weights.begin() + row * layer.inputs + kGroup, kGroup, value);
+      };
+      fill(0, 0.0f);
+      fill(1, 1e-30f);
+      fill(2, 0.0f);
+      layer.weights[static_cast<std::size_t>(2 * layer.inputs + kGroup + 5)] = 1e-40f;
+      fill(3, 9.0f);
+      fill(4, -9.0f);
+      fill(5, 3e38f);
+      GptqOptions options;
+      options.group_size = kGroup;
+      options.symmetric = symmetric;
+      options.order = order;
+      options.refinements = 2;
+      // The row of 3e38 has errors beyond float; it must not spoil the others.
+      const GptqResult result = quantize(layer, layer.hessian(), options);
+      for (const float scale : result.quantized.scales) EXPECT_TRUE(std::isfinite(scale) && scale >= 0);
+      if (order == ColumnOrder::activation) {
+        for (std::int64_t k = kGroup; k < 2 * kGroup; ++k) {
+          EXPECT_EQ(value_of(result.quantized, options, layer.inputs, 0, k), 0.0f);
+          for (const std::int64_t row : {1, 2})
+            EXPECT_LE(std::abs(value_of(result.quantized, options, layer.inputs, row, k)), 1e-7f);
+        }
+      }
+    }
+  }
+}
+
+// Scales weighted by the inputs lose less where inputs are large.
+TEST(Gptq, HessianScalesLowerTheWeightedError) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const RandomLayer layer(50, 256, 400, seed);
+  const std::vector<double> exact = layer.exact_hessian();
+  const auto weighted_error = [&](ScaleChoice scales) {
+    GptqOptions options;
+    options.feedback = false;
+    options.scales = scales;
+    const GptqResult result = quantize(layer, layer.hessian(), options);
+    double sum = 0;
+    for (std::int64_t row = 0; row < layer.outputs; ++row) {
+      for (std::int64_t k = 0; k < layer.inputs; ++k) {
+        const double d = static_cast<double>(layer.weights[static_cast<std::size_t>(row * layer.inputs + k)]) -
+                         value_of(result.quantized, options, layer.inputs, row, k);
+        sum += d * d * exact[static_cast<std::size_t>(k * layer.inputs + k)];
+      }
+    }
+    return sum;
+  };
+  EXPECT_LT(weighted_error(ScaleChoice::hessian), weighted_error(ScaleChoice::search));
 }
 
 TEST(Gptq, OddShapes) {

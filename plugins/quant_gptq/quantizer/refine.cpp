@@ -66,7 +66,8 @@ void move_scale(Descent& at, std::int64_t row, std::vector<float>& product) {
   if (!(curvature > 0) || scale == 0) return;
   const float best = round_scale(scale + slope / curvature);
   const double moved = static_cast<double>(best) - scale;
-  if (!(best > 0) || !(moved * moved * curvature - 2 * moved * slope < 0)) return;
+  // A group of almost nothing stays almost nothing: it does not become a place to put the errors of others.
+  if (!(best >= scale / 2 && best <= scale * 2) || !(moved * moved * curvature - 2 * moved * slope < 0)) return;
   scale = best;
   float* change = at.change.data() + row * (at.end - at.begin);
   for (std::size_t k = 0; k < product.size(); ++k) {
