@@ -21,21 +21,12 @@ class SliceFold {
     clusters_ = (work.parts + cluster_ - 1) / cluster_;
     members_ = min(cluster_, work.parts - index_ * cluster_);
     columns_ = Shape::kDim / cluster_;
-    pairs_ = columns_ / 2;
-    all_ = block.cluster_stats();
+    quads_ = columns_ / 4;
   }
 
   // The cluster's blocks have published.
   __device__ void run() {
-    const std::uint32_t own_stats = shared_address(block_.stats());
-    for (int i = static_cast<int>(threadIdx.x); i < members_ * Shape::kRows; i += Shape::kThreads) {
-      all_[i] = load_remote(remote_address(own_stats + static_cast<std::uint32_t>(i % Shape::kRows) * 8,
-                                           static_cast<std::uint32_t>(i / Shape::kRows)));
-    }
-    __syncthreads();
-    if (threadIdx.x < work_.rows) weigh_members(static_cast<int>(threadIdx.x));
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < work_.rows * pairs_; i += Shape::kThreads) fold_members(i);
+    for (int i = static_cast<int>(threadIdx.x); i < work_.rows * quads_; i += Shape::kThreads) fold_members(i);
     if (clusters_ > 1) fold_clusters();
   }
 
@@ -46,48 +37,58 @@ class SliceFold {
     const std::int64_t at = pair * (p_.splits / cluster_) + cluster;
     return p_.parts + at * kPartFloats<Shape::kDim> + rank_ * (Shape::kRows * (columns_ + 2));
   }
-  __device__ void write(int row, int pair, float2 sum) const {
-    *reinterpret_cast<std::uint32_t*>(output_row<Shape::kDim>(p_, work_, row) + rank_ * columns_ + pair * 2) =
-        pack_bf16(sum.x, sum.y);
-  }
-
-  // The members' largest scores become their factors; with one cluster the factors also divide by the sum of weights.
-  __device__ void weigh_members(int row) {
-    float most = -INFINITY;
-    for (int m = 0; m < members_; ++m) most = fmaxf(most, all_[m * Shape::kRows + row].x);
-    const float base = most == -INFINITY ? 0.0f : most;
-    float weights = 0.0f;
-    for (int m = 0; m < members_; ++m) {
-      float2& member = all_[m * Shape::kRows + row];
-      member.x = exp2_fast(member.x - base);
-      weights = fmaf(member.x, member.y, weights);
-    }
-    if (clusters_ > 1) {
-      __stcg(reinterpret_cast<float2*>(slice(index_) + Shape::kRows * columns_ + row * 2), make_float2(most, weights));
-      return;
-    }
+  __device__ void write(int row, int quad, float4 sum, float weights) const {
     const float scale = weights > 0.0f ? 1.0f / weights : 0.0f;
-    for (int m = 0; m < members_; ++m) all_[m * Shape::kRows + row].x *= scale;
+    auto* to = reinterpret_cast<std::uint32_t*>(output_row<Shape::kDim>(p_, work_, row) + rank_ * columns_ + quad * 4);
+    to[0] = pack_bf16(sum.x * scale, sum.y * scale);
+    to[1] = pack_bf16(sum.z * scale, sum.w * scale);
+  }
+  __device__ static void add(float4& sum, float factor, float4 value) {
+    sum.x = fmaf(factor, value.x, sum.x);
+    sum.y = fmaf(factor, value.y, sum.y);
+    sum.z = fmaf(factor, value.z, sum.z);
+    sum.w = fmaf(factor, value.w, sum.w);
   }
 
+  // All reads of remote memory go out together.
   __device__ void fold_members(int item) {
-    const int row = item / pairs_;
-    const int pair = item % pairs_;
-    const std::uint32_t own = shared_address(block_.sums()) +
-                              static_cast<std::uint32_t>(row * Shape::kSumStride + rank_ * columns_ + pair * 2) * 4;
-    float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll 8
-    for (int m = 0; m < members_; ++m) {
-      const float2 value = load_remote(remote_address(own, static_cast<std::uint32_t>(m)));
-      const float factor = all_[m * Shape::kRows + row].x;
-      sum.x = fmaf(factor, value.x, sum.x);
-      sum.y = fmaf(factor, value.y, sum.y);
+    const int row = item / quads_;
+    const int quad = item % quads_;
+    const std::uint32_t own_stats = shared_address(block_.stats() + row);
+    const std::uint32_t own_sums =
+        shared_address(block_.sums()) +
+        static_cast<std::uint32_t>(row * Shape::kSumStride + rank_ * columns_ + quad * 4) * 4;
+    float2 stats[kMaxCluster];
+    float4 values[kMaxCluster];
+#pragma unroll
+    for (int m = 0; m < kMaxCluster; ++m) {
+      if (m >= members_) break;
+      stats[m] = load_remote2(remote_address(own_stats, static_cast<std::uint32_t>(m)));
+      values[m] = load_remote4(remote_address(own_sums, static_cast<std::uint32_t>(m)));
+    }
+    float most = -INFINITY;
+#pragma unroll
+    for (int m = 0; m < kMaxCluster; ++m) {
+      if (m < members_) most = fmaxf(most, stats[m].x);
+    }
+    const float base = most == -INFINITY ? 0.0f : most;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float weights = 0.0f;
+#pragma unroll
+    for (int m = 0; m < kMaxCluster; ++m) {
+      if (m >= members_) break;
+      const float factor = exp2_fast(stats[m].x - base);
+      add(sum, factor, values[m]);
+      weights = fmaf(factor, stats[m].y, weights);
     }
     if (clusters_ == 1) {
-      write(row, pair, sum);
-    } else {
-      __stcg(reinterpret_cast<float2*>(slice(index_) + row * columns_ + pair * 2), sum);
+      write(row, quad, sum, weights);
+      return;
     }
+    float* to = slice(index_);
+    __stcg(reinterpret_cast<float4*>(to + row * columns_ + quad * 4), sum);
+    if (quad == 0)
+      __stcg(reinterpret_cast<float2*>(to + Shape::kRows * columns_ + row * 2), make_float2(most, weights));
   }
 
   // Leaves the counter at zero for the next launch.
@@ -104,9 +105,9 @@ class SliceFold {
     __syncthreads();
     if (!last) return;
     __threadfence();
-    for (int i = static_cast<int>(threadIdx.x); i < work_.rows * pairs_; i += Shape::kThreads) {
-      const int row = i / pairs_;
-      const int pair = i % pairs_;
+    for (int i = static_cast<int>(threadIdx.x); i < work_.rows * quads_; i += Shape::kThreads) {
+      const int row = i / quads_;
+      const int quad = i % quads_;
       const auto stats = [&](int c) {
         return __ldcg(reinterpret_cast<const float2*>(slice(c) + Shape::kRows * columns_ + row * 2));
       };
@@ -114,19 +115,16 @@ class SliceFold {
 #pragma unroll 8
       for (int c = 0; c < clusters_; ++c) most = fmaxf(most, stats(c).x);
       const float base = most == -INFINITY ? 0.0f : most;
-      float2 sum = make_float2(0.0f, 0.0f);
+      float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       float weights = 0.0f;
 #pragma unroll 8
       for (int c = 0; c < clusters_; ++c) {
         const float2 of_cluster = stats(c);
-        const float2 value = __ldcg(reinterpret_cast<const float2*>(slice(c) + row * columns_ + pair * 2));
         const float factor = exp2_fast(of_cluster.x - base);
-        sum.x = fmaf(factor, value.x, sum.x);
-        sum.y = fmaf(factor, value.y, sum.y);
+        add(sum, factor, __ldcg(reinterpret_cast<const float4*>(slice(c) + row * columns_ + quad * 4)));
         weights = fmaf(factor, of_cluster.y, weights);
       }
-      const float scale = weights > 0.0f ? 1.0f / weights : 0.0f;
-      write(row, pair, make_float2(sum.x * scale, sum.y * scale));
+      write(row, quad, sum, weights);
     }
   }
 
@@ -134,8 +132,7 @@ class SliceFold {
   const Work& work_;
   const DecodeBlock<Shape>& block_;
   const int cluster_;
-  int rank_, index_, clusters_, members_, columns_, pairs_;
-  float2* all_;
+  int rank_, index_, clusters_, members_, columns_, quads_;
 };
 
 template <typename Shape>
@@ -163,50 +160,49 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) decode_kernel(const __grid
   cluster_barrier();  // nobody leaves while others read its shared memory
 }
 
-// How many blocks run at once, for clusters of 1, 2, 4, 8 and 16.
 template <typename Shape>
-cudaError_t prepare(std::int32_t* blocks_at_once) {
-  const int bytes = Shape::shared_bytes(Shape::kMostStages);
-  cudaError_t error = allow_shared(decode_kernel<Shape>, bytes);
+cudaError_t prepare(DecodeLimits& limits) {
+  limits.stage_keys = Shape::kKeys * Shape::kTeams;
+  limits.stages = Shape::kMostStages;
+  cudaError_t error = allow_shared(decode_kernel<Shape>, Shape::shared_bytes(Shape::kMostStages));
   if (error != cudaSuccess) return error;
   error = cudaFuncSetAttribute(decode_kernel<Shape>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  for (int i = 0; error == cudaSuccess && i < kClusterSizes; ++i) {
-    cudaLaunchAttribute attribute = cluster_attribute(1 << i);
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(kMaxCluster);
-    config.blockDim = dim3(Shape::kThreads);
-    config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    int clusters = 0;
-    error = cudaOccupancyMaxActiveClusters(&clusters, decode_kernel<Shape>, &config);
-    blocks_at_once[i] = clusters << i;
+  for (int stages = 1; stages <= Shape::kMostStages; ++stages) {
+    for (int size = 0; error == cudaSuccess && size < kClusterSizes; ++size) {
+      if (Shape::kDim % (4 << size) != 0) continue;  // a slice is of whole 4 columns
+      cudaLaunchAttribute attribute = cluster_attribute(1 << size);
+      cudaLaunchConfig_t config{};
+      config.gridDim = dim3(kMaxCluster);
+      config.blockDim = dim3(Shape::kThreads);
+      config.dynamicSmemBytes = static_cast<std::size_t>(Shape::shared_bytes(stages));
+      config.attrs = &attribute;
+      config.numAttrs = 1;
+      int clusters = 0;
+      error = cudaOccupancyMaxActiveClusters(&clusters, decode_kernel<Shape>, &config);
+      limits.blocks_at_once[stages - 1][size] = clusters << size;
+    }
   }
   return error;
 }
 
 template <typename Shape>
-cudaError_t launch(FlashParams params, const LaunchShape& shape, std::int64_t seen) {
-  // No more stages than a block has tiles: what is left of the shared memory serves the next kernel's first weights.
-  const std::int64_t share = (seen + params.splits - 1) / params.splits;
-  const std::int64_t tiles = (share + Shape::kKeys * Shape::kTeams - 1) / (Shape::kKeys * Shape::kTeams);
-  params.stages = static_cast<std::int32_t>(tiles < Shape::kMostStages ? tiles : Shape::kMostStages);
+cudaError_t launch(const FlashParams& params, const LaunchShape& shape) {
   return launch_grid(decode_kernel<Shape>, params, shape, params.splits, params.cluster, Shape::kThreads,
                      Shape::shared_bytes(params.stages));
 }
 
 }  // namespace
 
-cudaError_t prepare_decode(std::int32_t head_dim, bool int8, std::int32_t* blocks_at_once) {
+cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits) {
   return for_head_dim(head_dim, [&]<int kDim>() {
-    return int8 ? prepare<DecodeShape<kDim, true>>(blocks_at_once) : prepare<DecodeShape<kDim, false>>(blocks_at_once);
+    return int8 ? prepare<DecodeShape<kDim, true>>(limits) : prepare<DecodeShape<kDim, false>>(limits);
   });
 }
 
-cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape, std::int64_t seen) {
+cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape) {
   return for_head_dim(shape.head_dim, [&]<int kDim>() {
-    return shape.int8 ? launch<DecodeShape<kDim, true>>(params, shape, seen)
-                      : launch<DecodeShape<kDim, false>>(params, shape, seen);
+    return shape.int8 ? launch<DecodeShape<kDim, true>>(params, shape)
+                      : launch<DecodeShape<kDim, false>>(params, shape);
   });
 }
 

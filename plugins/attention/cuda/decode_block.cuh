@@ -1,8 +1,8 @@
 // Decode: one block walks a share of the keys of one (sequence, KV head) for up to 16 packed queries.
 //
-// Teams of warps walk tiles of 16 keys of their own, each through a ring of stages that it copies itself: no barrier of
-// the block until the end, when the teams' sums are folded in their order. Scores become weights in registers: the
-// result of Q K^T has the layout that P V reads.
+// Teams of warps walk tiles of 16 keys of their own, each through a ring of stages that it fills itself, a row a copy:
+// no barrier of the block until the end, when the teams' sums are folded in their order. Scores become weights in
+// registers: the result of Q K^T has the layout that P V reads.
 #pragma once
 
 #include "attention/cuda/work.cuh"
@@ -24,8 +24,10 @@ struct DecodeShape {
   static constexpr int kColumnTiles = kColumns / 8;
   static constexpr int kChunks = kDim / 8;
 
-  static constexpr int kQueryBytes = tile_bytes(kDim, kRows);
-  static constexpr int kTileBytes = tile_bytes(kDim, kKeys);
+  // 16 bytes between rows part the banks of the 8 rows that ldmatrix reads.
+  static constexpr int kRowBytes = kDim * 2;
+  static constexpr int kPitch = kRowBytes + 16;
+  static constexpr int kTileBytes = kKeys * kPitch;
   static constexpr int kStageBytes = 2 * kTileBytes * kTeams;  // keys and values of every team
   static constexpr int kScaleBytes = kInt8 ? kTeams * 2 * kKeys * 4 : 0;
   // Sums of the teams, then of the block, over the ring; 8 floats of padding part the banks.
@@ -33,13 +35,14 @@ struct DecodeShape {
   static constexpr int kSumBytes = kTeams * kRows * kSumStride * 4;
   // Largest scores and sums of weights: teams, then the block, then the blocks of the cluster.
   static constexpr int kStatBytes = (kTeams + 1 + kMaxCluster) * kRows * 8;
-  static constexpr int kFit = (208 * 1024 - kQueryBytes) / kStageBytes;
+  static constexpr int kBarrierBytes = (1 + kTeams * kMaxStages) * 8;
+  static constexpr int kFit = (212 * 1024 - kTileBytes) / kStageBytes;
   static constexpr int kMostStages = kInt8 ? 1 : kFit < kMaxStages ? kFit : kMaxStages;
   static constexpr int ring_bytes(int stages) {
     return stages * kStageBytes > kSumBytes ? stages * kStageBytes : kSumBytes;
   }
   static constexpr int shared_bytes(int stages) {
-    return 1024 + kQueryBytes + ring_bytes(stages) + stages * kScaleBytes + kStatBytes;
+    return kTileBytes + ring_bytes(stages) + stages * kScaleBytes + kStatBytes + kBarrierBytes;
   }
 };
 
@@ -48,18 +51,25 @@ class DecodeBlock {
  public:
   __device__ DecodeBlock(const FlashParams& params, const Work& work, unsigned char* shared)
       : p_(params), work_(work), stages_(params.stages) {
-    const auto address = (shared_address(shared) + 1023u) & ~1023u;
-    unsigned char* base = shared + (address - shared_address(shared));
-    queries_ = address;
     warp_ = static_cast<int>(threadIdx.x) / 32;
     lane_ = static_cast<int>(threadIdx.x) % 32;
     team_ = warp_ / Shape::kTeamWarps;
     member_ = warp_ % Shape::kTeamWarps;
-    ring_ = queries_ + Shape::kQueryBytes + static_cast<std::uint32_t>(team_ * stages_ * 2 * Shape::kTileBytes);
-    sums_ = reinterpret_cast<float*>(base + Shape::kQueryBytes);
-    base += Shape::kQueryBytes + ring_bytes();
-    scales_ = reinterpret_cast<float*>(base) + team_ * stages_ * 2 * Shape::kKeys;
-    stats_ = reinterpret_cast<float2*>(base + stages_ * Shape::kScaleBytes);
+    queries_ = shared_address(shared);
+    ring_ = queries_ + Shape::kTileBytes + static_cast<std::uint32_t>(team_ * stages_ * 2 * Shape::kTileBytes);
+    unsigned char* at = shared + Shape::kTileBytes;
+    sums_ = reinterpret_cast<float*>(at);
+    at += ring_bytes();
+    scales_ = reinterpret_cast<float*>(at) + team_ * stages_ * 2 * Shape::kKeys;
+    at += stages_ * Shape::kScaleBytes;
+    stats_ = reinterpret_cast<float2*>(at);
+    queries_ready_ = shared_address(at + Shape::kStatBytes);
+    tiles_ready_ = queries_ready_ + 8 + static_cast<std::uint32_t>(team_ * kMaxStages * 8);
+    if (lane_ == 0 && member_ == 0) {
+      for (int stage = 0; stage < stages_; ++stage) barrier_init(tiles_ready_ + stage * 8, Shape::kTeamWarps);
+      if (warp_ == 0) barrier_init(queries_ready_, 1);
+      barrier_init_fence();
+    }
     for (int half = 0; half < 2; ++half) {
       const int row = lane_ / 4 + half * 8;
       query_position_[half] = row < work.rows ? work.first_position + row / params.group : -1;
@@ -68,29 +78,31 @@ class DecodeBlock {
 
   __device__ void run() {
     const int tiles = (work_.high - work_.low + Shape::kKeys - 1) / Shape::kKeys;
+    team_barrier();  // the team's barriers are there
     int next = team_;
-    load_queries();  // of the group of the first tile
-    for (int stage = 0; stage < stages_; ++stage, next += Shape::kTeams) {
-      if (next < tiles) load(next, stage);
-      commit_copies();
-    }
-    wait_for_tile();
-    __syncthreads();  // the queries are there
+    for (int stage = 0; stage < stages_ && next < tiles; ++stage, next += Shape::kTeams) load(next, stage);
+    __syncthreads();  // the queries' barrier as well
+    if (warp_ == 0) load_queries();
+    barrier_wait(queries_ready_, 0);
     int stage = 0;
+    std::uint32_t parity = 0;
     for (int tile = team_; tile < tiles; tile += Shape::kTeams, next += Shape::kTeams) {
-      wait_for_tile();
-      team_barrier();  // the tile is there
+      if constexpr (!Shape::kInt8) barrier_wait(tiles_ready_ + static_cast<std::uint32_t>(stage * 8), parity);
+      if (Shape::kInt8 || tile + 1 == tiles) team_barrier();  // rows that were written by stores
       step(tile, stage);
-      team_barrier();  // the stage is done with
-      if (next < tiles) load(next, stage);
-      commit_copies();
-      if (++stage == stages_) stage = 0;
+      if (next < tiles) {
+        team_barrier();  // the stage is done with
+        load(next, stage);
+      }
+      if (++stage == stages_) {
+        stage = 0;
+        parity ^= 1;
+      }
     }
   }
 
   // The sums of the block into shared memory, folded over its teams. The values are those of all keys of the block.
   __device__ void publish() {
-    wait_copies<0>();
     __syncthreads();  // the ring is done with
     for (int half = 0; half < 2; ++half) {
       float sum = sum_[half];
@@ -109,6 +121,7 @@ class DecodeBlock {
     if (threadIdx.x < Shape::kRows) weigh_teams(static_cast<int>(threadIdx.x));
     __syncthreads();
     constexpr int kQuads = Shape::kDim / 4;
+#pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x); i < work_.rows * kQuads; i += Shape::kThreads) {
       const int row = i / kQuads;
       const int at = row * Shape::kSumStride + i % kQuads * 4;
@@ -162,6 +175,9 @@ class DecodeBlock {
   __device__ std::uint32_t keys(int stage) const {
     return ring_ + static_cast<std::uint32_t>(stage * 2 * Shape::kTileBytes);
   }
+  __device__ static std::uint32_t address(std::uint32_t tile, int row, int chunk) {
+    return tile + static_cast<std::uint32_t>(row * Shape::kPitch + chunk * 16);
+  }
   __device__ void team_barrier() const {
     if constexpr (Shape::kTeamWarps == 1) {
       __syncwarp();
@@ -169,57 +185,61 @@ class DecodeBlock {
       named_barrier(1 + team_, Shape::kTeamWarps * 32);
     }
   }
-  __device__ void wait_for_tile() const {
-    if (stages_ == 1) {
-      wait_copies<0>();
-    } else if (stages_ == 2) {
-      wait_copies<1>();
-    } else if (stages_ == 3) {
-      wait_copies<2>();
-    } else {
-      wait_copies<3>();
-    }
-  }
-
+  // Rows past the last query keep what memory held: a row of scores is its own, and these are masked and not written.
   __device__ void load_queries() const {
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < Shape::kRows * Shape::kChunks; i += Shape::kThreads) {
-      const int row = i / Shape::kChunks;
-      const int chunk = i % Shape::kChunks;
-      const bool valid = row < work_.rows;
-      const std::int64_t token = work_.token_begin + (valid ? row / p_.group : 0);
-      const int head = work_.head * p_.group + (valid ? row % p_.group : 0);
-      copy16_async(
-          chunk_address<Shape::kRows>(queries_, row, chunk),
-          static_cast<const __nv_bfloat16*>(p_.queries) + token * p_.query_stride + head * Shape::kDim + chunk * 8,
-          valid);
-    }
+    if (lane_ == 0) barrier_arrive_expecting(queries_ready_, work_.rows * Shape::kRowBytes);
+    __syncwarp();
+    if (lane_ >= work_.rows) return;
+    const std::int64_t token = work_.token_begin + lane_ / p_.group;
+    const int head = work_.head * p_.group + lane_ % p_.group;
+    copy_row_async(queries_ + static_cast<std::uint32_t>(lane_ * Shape::kPitch),
+                   static_cast<const __nv_bfloat16*>(p_.queries) + token * p_.query_stride + head * Shape::kDim,
+                   Shape::kRowBytes, queries_ready_);
   }
 
-  // A warp copies its share of the rows of a tile; lane r knows where row r lies.
+  // A warp fills its share of the rows of a tile; lane r knows where row r lies.
   __device__ void load(int tile, int stage) const {
-    const int first = work_.low + tile * Shape::kKeys;
-    const RowPlace own = find_row(p_.kv, work_.sequence, work_.head, work_.only_block, first + lane_ % Shape::kKeys,
-                                  work_.low, work_.high);
+    constexpr int kWarpRows = Shape::kKeys / Shape::kTeamWarps;
+    const int row = member_ * kWarpRows + lane_ % kWarpRows;
+    const int position = work_.low + tile * Shape::kKeys + row;
+    const RowPlace place =
+        find_row(p_.kv, work_.sequence, work_.head, work_.only_block, position, work_.low, work_.high);
+    const std::uint32_t to = keys(stage);
     if constexpr (Shape::kInt8) {
       float* scales = scales_ + stage * 2 * Shape::kKeys;
-      const bool valid = own.offset >= 0;
-      if (lane_ < Shape::kKeys) {
-        scales[lane_] = valid ? p_.kv.key_scales[own.scale] : 0.0f;
-        scales[Shape::kKeys + lane_] = valid ? p_.kv.value_scales[own.scale] : 0.0f;
+      if (lane_ < kWarpRows) {
+        scales[row] = place.offset >= 0 ? p_.kv.key_scales[place.scale] : 0.0f;
+        scales[Shape::kKeys + row] = place.offset >= 0 ? p_.kv.value_scales[place.scale] : 0.0f;
+      }
+      widen_rows(to, place.offset);
+    } else {
+      const std::uint32_t barrier = tiles_ready_ + static_cast<std::uint32_t>(stage * 8);
+      const int valid = min(max(work_.high - (position - lane_ % kWarpRows), 0), kWarpRows);
+      if (lane_ == 0) barrier_arrive_expecting(barrier, valid * 2 * Shape::kRowBytes);
+      __syncwarp();
+      if (lane_ < valid) {
+        const std::uint32_t at = to + static_cast<std::uint32_t>(row * Shape::kPitch);
+        copy_row_async(at, static_cast<const __nv_bfloat16*>(p_.kv.keys) + place.offset, Shape::kRowBytes, barrier);
+        copy_row_async(at + Shape::kTileBytes, static_cast<const __nv_bfloat16*>(p_.kv.values) + place.offset,
+                       Shape::kRowBytes, barrier);
+      }
+      // A weight of zero times what memory held may be NaN.
+      for (int i = valid * Shape::kChunks + lane_; i < kWarpRows * Shape::kChunks; i += 32) {
+        store16(address(to + Shape::kTileBytes, member_ * kWarpRows + i / Shape::kChunks, i % Shape::kChunks),
+                make_uint4(0, 0, 0, 0));
       }
     }
-    constexpr int kCopies = Shape::kKeys * Shape::kChunks / (32 * Shape::kTeamWarps);
-    const std::uint32_t to = keys(stage);
+  }
+  __device__ void widen_rows(std::uint32_t to, std::int64_t own_offset) const {
+    constexpr int kWarpRows = Shape::kKeys / Shape::kTeamWarps;
 #pragma unroll 8
-    for (int i = 0; i < kCopies; ++i) {
-      const int index = (member_ * kCopies + i) * 32 + lane_;
-      const int row = index / Shape::kChunks;
-      const int chunk = index % Shape::kChunks;
-      const std::int64_t offset = __shfl_sync(0xffffffffu, own.offset, row);
-      const std::uint32_t at = chunk_address<Shape::kKeys>(to, row, chunk);
-      copy_chunk<Shape::kInt8>(at, p_.kv.keys, offset, chunk);
-      copy_chunk<Shape::kInt8>(at + Shape::kTileBytes, p_.kv.values, offset, chunk);
+    for (int i = lane_; i < kWarpRows * Shape::kChunks; i += 32) {
+      const int row = i / Shape::kChunks;
+      const int chunk = i % Shape::kChunks;
+      const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
+      const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
+      copy_chunk<true>(at, p_.kv.keys, offset, chunk);
+      copy_chunk<true>(at + Shape::kTileBytes, p_.kv.values, offset, chunk);
     }
   }
 
@@ -231,28 +251,53 @@ class DecodeBlock {
     std::uint32_t weights[4];
     weigh(scales + Shape::kKeys, score, weights);
     const std::uint32_t values = keys(stage) + Shape::kTileBytes;
-    const int chunk0 = member_ * (Shape::kColumns / 8) + lane_ / 16;
+    // Fragments are read one batch ahead: instructions issue in order, and a product waits for its operands.
+    constexpr int kBatch = 2;  // of 16 columns
+    const std::uint32_t from = address(values, lane_ % 16, member_ * (Shape::kColumns / 8) + lane_ / 16);
+    std::uint32_t b[2][kBatch][4];
+    const auto read = [&](int batch) {
 #pragma unroll
-    for (int c = 0; c < Shape::kColumnTiles; c += 2) {
-      std::uint32_t b[4];
-      load_matrices_transposed(b, chunk_address<Shape::kKeys>(values, lane_ % 16, chunk0 + c));
-      multiply_add(out_[c], weights, b[0], b[1]);
-      multiply_add(out_[c + 1], weights, b[2], b[3]);
+      for (int i = 0; i < kBatch; ++i) {
+        load_matrices_transposed(b[batch % 2][i], from + static_cast<std::uint32_t>((batch * kBatch + i) * 32));
+      }
+    };
+    read(0);
+#pragma unroll
+    for (int batch = 0; batch < Shape::kColumnTiles / 2 / kBatch; ++batch) {
+      if (batch + 1 < Shape::kColumnTiles / 2 / kBatch) read(batch + 1);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int c = (batch * kBatch + i) * 2;
+        multiply_add(out_[c], weights, b[batch % 2][i][0], b[batch % 2][i][1]);
+        multiply_add(out_[c + 1], weights, b[batch % 2][i][2], b[batch % 2][i][3]);
+      }
     }
   }
 
   // S = Q K^T, two chains of sums for each 8 keys: an mma waits for the one before it in its chain.
   __device__ void multiply_keys(std::uint32_t keys, float (&score)[2][4]) const {
+    constexpr int kBatch = 2;  // of 16 deep
+    constexpr int kBatches = Shape::kDim / 16 / kBatch;
     float sums[2][2][4] = {};
-#pragma unroll 4
-    for (int k = 0; k < Shape::kDim / 32; ++k) {
+    const std::uint32_t from_a = address(queries_, lane_ % 16, lane_ / 16);
+    const std::uint32_t from_b = address(keys, lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2);
+    std::uint32_t a[2][kBatch][4], b[2][kBatch][4];
+    const auto read = [&](int batch) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        std::uint32_t a[4], b[4];
-        load_matrices(a, chunk_address<Shape::kRows>(queries_, lane_ % 16, k * 4 + i * 2 + lane_ / 16));
-        load_matrices(b, chunk_address<Shape::kKeys>(keys, lane_ / 16 * 8 + lane_ % 8, k * 4 + i * 2 + lane_ / 8 % 2));
-        multiply_add(sums[i][0], a, b[0], b[1]);
-        multiply_add(sums[i][1], a, b[2], b[3]);
+      for (int i = 0; i < kBatch; ++i) {
+        const auto offset = static_cast<std::uint32_t>((batch * kBatch + i) * 32);
+        load_matrices(a[batch % 2][i], from_a + offset);
+        load_matrices(b[batch % 2][i], from_b + offset);
+      }
+    };
+    read(0);
+#pragma unroll
+    for (int batch = 0; batch < kBatches; ++batch) {
+      if (batch + 1 < kBatches) read(batch + 1);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        multiply_add(sums[i][0], a[batch % 2][i], b[batch % 2][i][0], b[batch % 2][i][1]);
+        multiply_add(sums[i][1], a[batch % 2][i], b[batch % 2][i][2], b[batch % 2][i][3]);
       }
     }
     for (int n = 0; n < 2; ++n) {
@@ -312,7 +357,7 @@ class DecodeBlock {
   const FlashParams& p_;
   const Work work_;
   const int stages_;
-  std::uint32_t queries_, ring_;
+  std::uint32_t queries_, ring_, queries_ready_, tiles_ready_;
   float* sums_;
   float* scales_;
   float2* stats_;

@@ -93,10 +93,49 @@ __device__ __forceinline__ std::uint32_t remote_address(std::uint32_t own, std::
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(own), "r"(rank));
   return address;
 }
-__device__ __forceinline__ float2 load_remote(std::uint32_t from) {
+__device__ __forceinline__ float2 load_remote2(std::uint32_t from) {
   float2 value;
   asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(from) : "memory");
   return value;
+}
+__device__ __forceinline__ float4 load_remote4(std::uint32_t from) {
+  float4 value;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(from)
+               : "memory");
+  return value;
+}
+
+// Barriers in shared memory that count arrivals and copied bytes.
+__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_expecting(std::uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Arrives when all earlier copies (copy16_async) of this thread have landed.
+__device__ __forceinline__ void barrier_arrive_after_copies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra wait;\n}" ::"r"(
+          barrier),
+      "r"(parity)
+      : "memory");
+}
+// A whole row at once by the copy engine; its bytes count at the barrier. Multiples of 16 bytes.
+__device__ __forceinline__ void copy_row_async(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
 // Programmatic dependent launch: nothing of an earlier kernel may be read, and nothing written, before the wait.

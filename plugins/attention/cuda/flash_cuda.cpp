@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "attention/cuda/params.h"
+#include "attention/cuda/tensor_maps.h"
 #include "facet/sdk/attention.h"
 
 namespace facet::attention::cuda {
@@ -23,6 +24,8 @@ using abi::Status;
 constexpr std::int64_t kHeadDims[] = {64, 96, 128, 256, 512};
 constexpr std::int64_t kMaxPosition = std::numeric_limits<std::int32_t>::max();
 constexpr float kLog2E = 1.44269504088896340736f;
+// Clusters that share a sequence fold through the workspace; more of them than this holds are not considered.
+constexpr std::int64_t kMaxPartBytes = 16 << 20;
 // Tiles are copied 16 bytes at a time.
 constexpr std::uint32_t kAlignment = 16;
 
@@ -124,8 +127,10 @@ struct CudaPlan {
   abi::AttentionProblem problem;
   std::int64_t group;
   std::uint64_t workspace_bytes = 0;
-  bool wgmma = false;
-  std::int32_t blocks_at_once[kClusterSizes] = {};
+  std::int32_t box_rows = 0;  // 0: prefill with mma.sync
+  DecodeLimits limits{};
+  std::int64_t processors = 0;
+  std::int64_t most_parts = 0;  // that the workspace holds
   Counters counters;
 };
 
@@ -189,6 +194,20 @@ KvSource kv_source(const abi::KvView& view) {
   return kv;
 }
 
+TensorView tensor_view(const abi::KvView& view, std::int32_t box_rows) {
+  TensorView tensor{};
+  tensor.keys = view.keys;
+  tensor.values = view.values;
+  tensor.head_dim = view.head_dim;
+  tensor.block_rows = view.layout.block_rows;
+  tensor.kv_heads = view.kv_heads;
+  tensor.block_stride = view.block_stride;
+  tensor.row_stride = view.row_stride;
+  tensor.head_stride = view.head_stride;
+  tensor.box_rows = box_rows;
+  return tensor;
+}
+
 }  // namespace
 
 class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
@@ -240,17 +259,22 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     const auto head_dim = static_cast<std::int32_t>(problem.head_dim);
     const bool int8 = problem.layout.element == DType::i8;
     auto plan = std::make_unique<CudaPlan>(problem);
-    require_cuda(prepare_decode(head_dim, int8, plan->blocks_at_once), "preparing the decode kernel");
+    require_cuda(prepare_decode(head_dim, int8, plan->limits), "preparing the decode kernel");
+    int device = 0;
+    int processors = 0;
+    require_cuda(cudaGetDevice(&device), "asking for the device");
+    require_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "asking for the device");
+    plan->processors = processors;
     require_cuda(prepare_prefill(head_dim, int8), "preparing the prefill kernel");
-    plan->wgmma = wgmma_ && serves_prefill_wgmma(head_dim) && !int8 && problem.scale >= 0.0f;
-    if (plan->wgmma) require_cuda(prepare_prefill_wgmma(head_dim), "preparing the prefill kernel");
-    std::int64_t most_parts = 0;
-    for (std::int64_t sequences = 1; sequences <= problem.max_sequences; ++sequences) {
-      const Splits splits = choose_splits(*plan, sequences, problem.max_context);
-      if (splits.count > splits.cluster) most_parts = std::max(most_parts, sequences * splits.count / splits.cluster);
+    if (wgmma_ && serves_prefill_wgmma(head_dim) && !int8 && problem.scale >= 0.0f) {
+      plan->box_rows = tensor_box_rows(problem.layout.addressing == KvAddressing::paged, problem.layout.block_rows);
+      require_tensor_maps();
+      require_cuda(prepare_prefill_wgmma(head_dim), "preparing the prefill kernel");
     }
-    plan->workspace_bytes =
-        static_cast<std::uint64_t>(most_parts * problem.kv_heads * part_floats(problem.head_dim)) * 4;
+    const auto part_bytes = static_cast<std::int64_t>(sizeof(float)) * part_floats(problem.head_dim);
+    plan->most_parts =
+        std::min(kMaxPartBytes / part_bytes, problem.max_sequences * problem.kv_heads * std::int64_t{kMaxClusters});
+    plan->workspace_bytes = static_cast<std::uint64_t>(plan->most_parts * part_bytes);
     sizes.workspace_bytes = plan->workspace_bytes;
     return plan;
   }
@@ -267,45 +291,53 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     // One sequence that prefills needs no decode kernel; in a mixture each kernel leaves the other's sequences alone.
     const bool only_decode = batch.max_new_tokens * plan.group <= kDecodeRows;
     if (!only_decode && (batch.sequence_count == 1 || plan.group > kDecodeRows)) params.decode_rows = 0;
-    if (params.decode_rows > 0)
-      require_cuda(launch_decode(params, shape, seen_keys(problem, batch.max_rows)), "launching the decode kernel");
+    if (params.decode_rows > 0) require_cuda(launch_decode(params, shape), "launching the decode kernel");
     if (!only_decode) {
-      const auto launch_kernel = plan.wgmma ? launch_prefill_wgmma : launch_prefill;
-      require_cuda(launch_kernel(params, shape, static_cast<std::int32_t>(batch.max_new_tokens)),
-                   "launching the prefill kernel");
+      const auto most = static_cast<std::int32_t>(batch.max_new_tokens);
+      if (plan.box_rows > 0) {
+        require_cuda(launch_prefill_wgmma(params, make_tensor_maps(tensor_view(*args.kv, plan.box_rows)), shape, most),
+                     "launching the prefill kernel");
+      } else {
+        require_cuda(launch_prefill(params, shape, most), "launching the prefill kernel");
+      }
     }
   }
 
  private:
-  // Blocks that share the keys of one (sequence, KV head), and how many of them are a cluster.
+  // Blocks that share the keys of one (sequence, KV head), how many of them are a cluster, and the stages of each: no
+  // more than it has tiles, so that what is left of the shared memory serves other blocks and the next kernel's first
+  // weights.
   struct Splits {
-    std::int64_t count, cluster;
+    std::int64_t count, cluster, stages;
   };
 
-  static std::int64_t seen_keys(const abi::AttentionProblem& problem, std::int64_t rows) {
-    return problem.window > 0 ? std::min(rows, problem.window + kDecodeRows) : rows;
-  }
-
-  // From host values only, so that a replayed graph agrees. Minimises waves of blocks times what a block reads, with
-  // start and combination counted as bytes that could be read meanwhile.
-  Splits choose_splits(const CudaPlan& plan, std::int64_t sequences, std::int64_t rows) const {
+  // From host values only, so that a replayed graph agrees. Minimises rounds of blocks times what a processor reads in
+  // one, with start and combination counted as bytes that could be read meanwhile.
+  Splits choose_splits(const CudaPlan& plan, std::int64_t sequences, std::int64_t tokens, std::int64_t rows) const {
     constexpr std::int64_t kBlockCost = 128 << 10;
     constexpr std::int64_t kSecondFoldCost = 64 << 10;
     const abi::AttentionProblem& problem = plan.problem;
-    const std::int64_t seen = std::max<std::int64_t>(1, seen_keys(problem, rows));
+    const std::int64_t newest = std::min<std::int64_t>(tokens, kDecodeRows) - 1;
+    const std::int64_t seen =
+        std::max<std::int64_t>(1, problem.window > 0 ? std::min(rows, problem.window + newest) : rows);
     const std::int64_t row_bytes = 2 * problem.head_dim * sdk::element_bytes(problem.layout.element);
-    Splits best{1, 1};
+    Splits best{1, 1, 1};
     std::int64_t best_cost = std::numeric_limits<std::int64_t>::max();
     for (std::int64_t count = 1; count <= 256 && (count == 1 || count * split_keys_ <= seen); count *= 2) {
+      const std::int64_t share = sdk::round_up(sdk::ceil_div(seen, count), 16);
+      const std::int64_t stages =
+          std::min<std::int64_t>(sdk::ceil_div(share, plan.limits.stage_keys), plan.limits.stages);
+      const std::int64_t blocks = sequences * problem.kv_heads * count;
       for (int size = kClusterSizes - 1; size >= 0; --size) {
         const std::int64_t cluster = std::int64_t{1} << size;
-        const std::int64_t at_once = plan.blocks_at_once[size];  // 0: the device cannot place such a cluster
+        const std::int64_t at_once = plan.limits.blocks_at_once[stages - 1][size];
         if (at_once == 0 || cluster > std::min(count, cluster_blocks_) || count > cluster * kMaxClusters) continue;
-        const std::int64_t waves = sdk::ceil_div(sequences * problem.kv_heads * count, at_once);
-        const std::int64_t cost =
-            waves * (sdk::ceil_div(seen, count) * row_bytes + kBlockCost) + (count > cluster ? kSecondFoldCost : 0);
+        if (count > cluster && blocks / cluster > plan.most_parts) continue;
+        const std::int64_t neighbours = sdk::ceil_div(std::min(blocks, at_once), plan.processors);
+        const std::int64_t cost = sdk::ceil_div(blocks, at_once) * (neighbours * share * row_bytes + kBlockCost) +
+                                  (count > cluster ? kSecondFoldCost : 0);
         if (cost >= best_cost) continue;
-        best = {count, cluster};
+        best = {count, cluster, stages};
         best_cost = cost;
       }
     }
@@ -327,9 +359,12 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     // A masked score is -inf, and -inf times a scale of zero would be NaN.
     params.scale = problem.scale == 0.0f ? 1e-30f : problem.scale * kLog2E;
     params.decode_rows = kDecodeRows;
-    const Splits splits = choose_splits(plan, args.batch->sequence_count, args.batch->max_rows);
+    params.box_rows = plan.box_rows;
+    const Splits splits =
+        choose_splits(plan, args.batch->sequence_count, args.batch->max_new_tokens, args.batch->max_rows);
     params.splits = static_cast<std::int32_t>(splits.count);
     params.cluster = static_cast<std::int32_t>(splits.cluster);
+    params.stages = static_cast<std::int32_t>(splits.stages);
     params.parts = static_cast<float*>(args.workspace.data);
     params.counters = plan.counters.data();
     return params;

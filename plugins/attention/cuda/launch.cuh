@@ -39,9 +39,9 @@ inline cudaLaunchAttribute cluster_attribute(int blocks) {
 }
 
 // Grid (blocks, KV heads, sequences), in clusters of `cluster` blocks, with programmatic dependent launch.
-template <typename Kernel>
+template <typename Kernel, typename... More>
 cudaError_t launch_grid(Kernel kernel, const FlashParams& params, const LaunchShape& shape, int blocks, int cluster,
-                        int threads, int shared_bytes) {
+                        int threads, int shared_bytes, const More&... more) {
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -54,7 +54,7 @@ cudaError_t launch_grid(Kernel kernel, const FlashParams& params, const LaunchSh
   config.stream = shape.stream;
   config.attrs = attributes;
   config.numAttrs = cluster > 1 ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, params);
+  return cudaLaunchKernelEx(&config, kernel, params, more...);
 }
 
 }  // namespace facet::attention::cuda

@@ -37,6 +37,7 @@ struct FlashParams {
   std::uint32_t query_sign;  // flips the sign of two packed bf16 when the problem's scale is negative
   // A sequence of at most this many packed rows belongs to the decode kernel, others to the prefill kernel.
   std::int32_t decode_rows;
+  std::int32_t box_rows;    // prefill with wgmma: rows of a copied box
   std::int32_t stages;      // tiles of keys and values in shared memory
   std::int32_t splits;      // decode: blocks that share the keys of a (sequence, KV head), a multiple of cluster
   std::int32_t cluster;     // decode: blocks of a cluster, a power of two
@@ -68,15 +69,21 @@ struct LaunchShape {
 };
 
 // Sets the attributes of the kernels for this head size and element; before any launch.
-// prepare_decode() also says how many of its blocks the device runs at once in clusters of 1, 2, 4, 8 and 16.
-cudaError_t prepare_decode(std::int32_t head_dim, bool int8, std::int32_t* blocks_at_once);
+// What the decode kernel of a head size and element can do.
+struct DecodeLimits {
+  std::int32_t stage_keys;                                 // keys of a stage
+  std::int32_t stages;                                     // at most
+  std::int32_t blocks_at_once[kMaxStages][kClusterSizes];  // by stages - 1, in clusters of 1, 2, 4, 8, 16; 0: none
+};
+cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits);
 cudaError_t prepare_prefill(std::int32_t head_dim, bool int8);
-// `seen`: keys that a sequence of the step may have at most.
-cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape, std::int64_t seen);
+cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape);
 // wgmma: bf16 caches, positive scales, head sizes of whole 64 elements.
 bool serves_prefill_wgmma(std::int32_t head_dim);
 cudaError_t prepare_prefill_wgmma(std::int32_t head_dim);
-cudaError_t launch_prefill_wgmma(const FlashParams& params, const LaunchShape& shape, std::int32_t max_new_tokens);
+struct TensorMaps;
+cudaError_t launch_prefill_wgmma(const FlashParams& params, const TensorMaps& maps, const LaunchShape& shape,
+                                 std::int32_t max_new_tokens);
 cudaError_t launch_prefill(const FlashParams& params, const LaunchShape& shape, std::int32_t max_new_tokens);
 
 }  // namespace facet::attention::cuda

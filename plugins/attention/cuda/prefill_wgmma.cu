@@ -7,7 +7,8 @@ namespace facet::attention::cuda {
 namespace {
 
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 1) prefill_wgmma_kernel(const __grid_constant__ FlashParams params) {
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    prefill_wgmma_kernel(const __grid_constant__ FlashParams params, const __grid_constant__ TensorMaps maps) {
   extern __shared__ unsigned char shared[];
   wait_for_predecessor();
   let_successor_start();
@@ -18,15 +19,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) prefill_wgmma_kernel(const
   const WgmmaMemory<Shape> memory(shared);
   if (threadIdx.x == 0) memory.init();
   __syncthreads();
-  const int tiles = (work.high - work.low + Shape::kKeys - 1) / Shape::kKeys;
-  // 40 + 2 x 232 registers a thread of the three warpgroups are the whole register file.
+  const TileWalk walk(params.kv, work, params.box_rows, Shape::kKeys);
+  // 24 + 2 x 240 registers a thread of the three warpgroups are the whole register file.
   if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    produce<Shape>(params, work, memory, tiles);
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x == 0) produce<Shape>(params, maps, work, memory, walk);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    WgmmaConsumer<Shape> consumer(params, work, memory, static_cast<int>(threadIdx.x) / 128 - 1);
-    consumer.run(tiles);
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    WgmmaConsumer<Shape> consumer(params, work, memory, walk, static_cast<int>(threadIdx.x) / 128 - 1);
+    consumer.run();
     consumer.write_output();
   }
 }
@@ -50,14 +51,15 @@ bool serves_prefill_wgmma(std::int32_t head_dim) {
   return head_dim % 64 == 0;
 }
 
-cudaError_t launch_prefill_wgmma(const FlashParams& params, const LaunchShape& shape, std::int32_t max_new_tokens) {
+cudaError_t launch_prefill_wgmma(const FlashParams& params, const TensorMaps& maps, const LaunchShape& shape,
+                                 std::int32_t max_new_tokens) {
   return for_head_dim(shape.head_dim, [&]<int kDim>() {
     if constexpr (kServed<kDim>) {
       using Shape = WgmmaShape<kDim>;
       const std::int64_t rows = std::int64_t{max_new_tokens} * params.group;
       return launch_grid(prefill_wgmma_kernel<Shape>, params, shape,
                          static_cast<int>((rows + Shape::kRows - 1) / Shape::kRows), 1, Shape::kThreads,
-                         Shape::kSharedBytes);
+                         Shape::kSharedBytes, maps);
     } else {
       return cudaErrorInvalidValue;
     }

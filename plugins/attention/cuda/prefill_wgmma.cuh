@@ -1,4 +1,5 @@
-// Prefill with wgmma for bf16 caches: one warpgroup copies keys and values ahead, two multiply.
+// Prefill with wgmma for bf16 caches: one thread has the tensor copy engine fetch keys and values ahead, two warpgroups
+// multiply.
 //
 // Head sizes up to 256: each of the two owns 64 of the block's 128 packed queries and all columns of O (128 registers
 // at 256). Head size 512: O of 64 queries alone is 256 registers, so both own the same 64 queries and half of the
@@ -6,6 +7,7 @@
 // weights.
 #pragma once
 
+#include "attention/cuda/tensor_maps.h"
 #include "attention/cuda/wgmma.cuh"
 #include "attention/cuda/work.cuh"
 
@@ -29,24 +31,6 @@ struct WgmmaShape {
   static constexpr int kSharedBytes = 1024 + kQueryBytes + 2 * kStages * kTileBytes + kExchangeBytes + 128;
   static_assert(kDim % 64 == 0 && kSharedBytes <= 227 * 1024);
 };
-
-__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Arrives when all earlier copies of this thread have landed.
-__device__ __forceinline__ void barrier_arrive_after_copies(std::uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra wait;\n}" ::"r"(
-          barrier),
-      "r"(parity)
-      : "memory");
-}
 
 // Shared memory of a block, and the barriers of its ring.
 template <typename Shape>
@@ -75,57 +59,91 @@ struct WgmmaMemory {
   }
   __device__ void init() const {
     for (int stage = 0; stage < Shape::kStages; ++stage) {
-      barrier_init(full_keys(stage), 128);
-      barrier_init(full_values(stage), 128);
+      barrier_init(full_keys(stage), 1);
+      barrier_init(full_values(stage), 1);
       barrier_init(free_keys(stage), 8);  // one arrival a warp
       barrier_init(free_values(stage), 8);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barrier_init_fence();
   }
 };
 
-// The copying warpgroup. A warp has 16 rows of every tile; lane r knows where row r lies.
-template <typename Shape>
-__device__ void produce(const FlashParams& p, const Work& work, const WgmmaMemory<Shape>& memory, int tiles) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int kChunks = Shape::kDim / 8;
-  const auto copy = [&](std::uint32_t tile, const void* pool, std::int64_t own_offset) {
-#pragma unroll 4
-    for (int i = 0; i < 16 * kChunks / 32; ++i) {
-      const int index = i * 32 + lane;
-      const int row = index / kChunks;
-      const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
-      copy_chunk<false>(chunk_address<Shape::kKeys>(tile, warp * 16 + row, index % kChunks), pool, offset,
-                        index % kChunks);
+// Which keys a tile holds: [position, position + kKeys), those outside [low, high) not valid. Tiles start anywhere in a
+// sequence of one block, at multiples of a box in pages, and anew where a ring wraps.
+class TileWalk {
+ public:
+  __device__ TileWalk(const KvSource& kv, const Work& work, int box_rows, int keys) : keys_(keys) {
+    start_ = kv.single_block != 0 ? work.low : work.low / box_rows * box_rows;
+    end_ = work.high;
+    wrap_ = end_;
+    if (kv.ring_rows > 0) {
+      const auto ring = static_cast<int>(kv.ring_rows);
+      wrap_ = min(end_, start_ + ring - start_ % ring);
     }
-  };
+    first_tiles_ = (wrap_ - start_ + keys - 1) / keys;
+    tiles_ = first_tiles_ + (end_ - wrap_ + keys - 1) / keys;
+  }
+  __device__ int tiles() const { return tiles_; }
+  __device__ int position(int tile) const {
+    return tile < first_tiles_ ? start_ + tile * keys_ : wrap_ + (tile - first_tiles_) * keys_;
+  }
+  __device__ int end(int tile) const { return tile < first_tiles_ ? wrap_ : end_; }
+
+ private:
+  int keys_, start_, end_, wrap_, first_tiles_, tiles_;
+};
+
+__device__ __forceinline__ void copy_box_async(std::uint32_t to, const CUtensorMap* map, int column, int row, int head,
+                                               int block, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(head), "r"(block), "r"(barrier)
+      : "memory");
+}
+
+// The copying thread. Rows past the block are filled with zeros by the engine; boxes without a valid row stay as they
+// are.
+template <typename Shape>
+__device__ void produce(const FlashParams& p, const TensorMaps& maps, const Work& work,
+                        const WgmmaMemory<Shape>& memory, const TileWalk& walk) {
+  const int box = p.box_rows;
+  const std::int32_t* table = p.kv.table + work.sequence * p.kv.table_stride;
   int stage = 0;
   std::uint32_t parity = 1;  // a fresh barrier counts as passed
-  for (int tile = 0; tile < tiles; ++tile) {
-    const int position = work.low + tile * Shape::kKeys + warp * 16 + lane % 16;
-    const std::int64_t offset =
-        find_row(p.kv, work.sequence, work.head, work.only_block, position, work.low, work.high).offset;
+  for (int tile = 0; tile < walk.tiles(); ++tile) {
+    const int begin = walk.position(tile);
+    const int boxes = min(Shape::kKeys, walk.end(tile) - begin + box - 1) / box;
+    const auto copy = [&](const CUtensorMap* map, std::uint32_t to, std::uint32_t barrier) {
+      barrier_arrive_expecting(barrier, boxes * box * Shape::kDim * 2);
+      for (int i = 0; i < boxes; ++i) {
+        const std::uint32_t row = logical_row(p.kv, begin + i * box);
+        const int block = p.kv.single_block != 0 ? work.only_block : table[row / p.kv.block_rows];
+        const auto in_block = static_cast<int>(p.kv.single_block != 0 ? row : row % p.kv.block_rows);
+        for (int panel = 0; panel < Shape::kPanels; ++panel) {
+          copy_box_async(to + static_cast<std::uint32_t>(panel * Shape::kPanelBytes + i * box * 128), map, panel * 64,
+                         in_block, work.head, block, barrier);
+        }
+      }
+    };
     barrier_wait(memory.free_keys(stage), parity);
-    copy(memory.keys_of(stage), p.kv.keys, offset);
-    barrier_arrive_after_copies(memory.full_keys(stage));
+    copy(&maps.keys, memory.keys_of(stage), memory.full_keys(stage));
     barrier_wait(memory.free_values(stage), parity);
-    copy(memory.values_of(stage), p.kv.values, offset);
-    barrier_arrive_after_copies(memory.full_values(stage));
+    copy(&maps.values, memory.values_of(stage), memory.full_values(stage));
     if (++stage == Shape::kStages) {
       stage = 0;
       parity ^= 1;
     }
   }
-  wait_copies<0>();
 }
 
 // One of the two multiplying warpgroups.
 template <typename Shape>
 class WgmmaConsumer {
  public:
-  __device__ WgmmaConsumer(const FlashParams& params, const Work& work, const WgmmaMemory<Shape>& memory, int group)
-      : p_(params), work_(work), memory_(memory), group_(group) {
+  __device__ WgmmaConsumer(const FlashParams& params, const Work& work, const WgmmaMemory<Shape>& memory,
+                           const TileWalk& walk, int group)
+      : p_(params), work_(work), memory_(memory), walk_(walk), group_(group) {
     thread_ = static_cast<int>(threadIdx.x) % 128;
     lane_ = thread_ % 32;
     for (int half = 0; half < 2; ++half) {
@@ -138,7 +156,8 @@ class WgmmaConsumer {
     last_query_ = work.first_position + (work.row0 + min(row0 + 63, work.rows - 1)) / params.group;
   }
 
-  __device__ void run(int tiles) {
+  __device__ void run() {
+    const int tiles = walk_.tiles();
     load_queries();
     if constexpr (Shape::kStages > 1) {
       run_overlapped(tiles);
@@ -151,7 +170,7 @@ class WgmmaConsumer {
         weigh(tile);
         scale_sums();
         pack_weights();
-        start_values(0, static_cast<std::uint32_t>(tile & 1));
+        start_values(tile, 0, static_cast<std::uint32_t>(tile & 1));
         wgmma_wait<0>();
         release(memory_.free_values(0));
       }
@@ -217,7 +236,6 @@ class WgmmaConsumer {
   // S = Q K^T under way.
   __device__ void start_scores(int stage, std::uint32_t parity) {
     barrier_wait(memory_.full_keys(stage), parity);
-    fence_for_wgmma();
     const std::uint64_t a = matrix_descriptor(queries(), 16);
     const std::uint64_t b = matrix_descriptor(memory_.keys_of(stage) + own_panels(), 16);
     wgmma_fence();
@@ -229,9 +247,9 @@ class WgmmaConsumer {
     wgmma_commit();
   }
   // O += P V under way.
-  __device__ void start_values(int stage, std::uint32_t parity) {
+  __device__ void start_values(int tile, int stage, std::uint32_t parity) {
     barrier_wait(memory_.full_values(stage), parity);
-    fence_for_wgmma();
+    clear_values(tile, stage);
     const std::uint64_t b = matrix_descriptor(memory_.values_of(stage) + own_panels(), Shape::kPanelBytes);
     wgmma_fence();
 #pragma unroll
@@ -239,6 +257,22 @@ class WgmmaConsumer {
       ValueProduct<Shape::kColumns>::run(out_, weights_[k], b + static_cast<std::uint64_t>(k * 2048 >> 4));
     }
     wgmma_commit();
+  }
+
+  // A weight of zero times what an unwritten row holds may be NaN. Both warpgroups clear, each before it reads.
+  __device__ void clear_values(int tile, int stage) const {
+    const int first = walk_.position(tile);
+    const int low = max(work_.low - first, 0);
+    const int high = min(walk_.end(tile) - first, Shape::kKeys);
+    if (low == 0 && high == Shape::kKeys) return;
+    constexpr int kChunks = Shape::kDim / 8;
+    for (int i = thread_; i < Shape::kKeys * kChunks; i += 128) {
+      const int row = i / kChunks;
+      if (row >= low && row < high) continue;
+      store16(chunk_address<Shape::kKeys>(memory_.values_of(stage), row, i % kChunks), make_uint4(0, 0, 0, 0));
+    }
+    fence_for_wgmma();
+    named_barrier(1 + group_, 128);
   }
 
   // Q K^T of the next tile runs while this one's values are multiplied, and the softmax of the next one beside them.
@@ -254,7 +288,7 @@ class WgmmaConsumer {
       const int next = stage + 1 == Shape::kStages ? 0 : stage + 1;
       const std::uint32_t next_parity = next == 0 ? parity ^ 1 : parity;
       start_scores(next, next_parity);
-      start_values(stage, parity);
+      start_values(tile - 1, stage, parity);
       wgmma_wait<1>();
       release(memory_.free_keys(next));
       weigh(tile);
@@ -265,7 +299,7 @@ class WgmmaConsumer {
       stage = next;
       parity = next_parity;
     }
-    start_values(stage, parity);
+    start_values(tiles - 1, stage, parity);
     wgmma_wait<0>();
   }
 
@@ -296,21 +330,23 @@ class WgmmaConsumer {
     named_barrier(4, 256);  // the halves may be overwritten
   }
 
-  __device__ void mask(int first) {
+  __device__ void mask(int first, int end) {
 #pragma unroll
     for (int i = 0; i < Shape::kKeys / 2; ++i) {
       const int key = first + i / 4 * 8 + (lane_ & 3) * 2 + i % 2;
       const int query = position_[i / 2 % 2];
-      const bool seen = key <= query && (p_.window == 0 || query - key < p_.window);
+      const bool seen = key <= query && key >= work_.low && key < end && (p_.window == 0 || query - key < p_.window);
       score_[i] = seen ? score_[i] : -INFINITY;
     }
   }
 
   // Scores become weights exp2((S - largest) scale); factor_ brings sums to the new largest score.
   __device__ void weigh(int tile) {
-    const int first = work_.low + tile * Shape::kKeys;
-    const bool partial = first + Shape::kKeys - 1 > first_query_ || (p_.window > 0 && last_query_ - first >= p_.window);
-    if (partial) mask(first);
+    const int first = walk_.position(tile);
+    const int end = walk_.end(tile);
+    const bool partial = first < work_.low || first + Shape::kKeys > end || first + Shape::kKeys - 1 > first_query_ ||
+                         (p_.window > 0 && last_query_ - first >= p_.window);
+    if (partial) mask(first, end);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float most = score_[half * 2];
@@ -350,6 +386,7 @@ class WgmmaConsumer {
   const FlashParams& p_;
   const Work& work_;
   const WgmmaMemory<Shape>& memory_;
+  const TileWalk& walk_;
   const int group_;
   int thread_, lane_;
   int position_[2];
