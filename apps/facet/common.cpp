@@ -94,8 +94,8 @@ Json run_record(gemma4::Pipeline& pipeline) {
           {"device", shared.backend->description()},
           {"cpu_features", describe_cpu_features(shared.services->table()->cpu_features)},
           {"threads", shared.services->table()->worker_count},
-          {"checkpoint", shared.checkpoint->directory().string()},
-          {"checkpoint_hash", fmt::format("{:016x}", shared.checkpoint->content_hash())},
+          {"checkpoint", shared.source->description()},
+          {"checkpoint_hash", fmt::format("{:016x}", shared.source->content_hash())},
           {"plugins", plugin_use_json(pipeline.plugin_use())},
           {"memory", memory_json(pipeline.memory())}};
 }

@@ -135,7 +135,7 @@ Json explain_json(gemma4::Pipeline& pipeline, bool ask_all) {
     attentions.emplace(pipeline.registry());
   }
   Json document = {{"config_file", config.file.string()},
-                   {"checkpoint", shared.checkpoint->directory().string()},
+                   {"checkpoint", shared.source->description()},
                    {"device", shared.backend->description()},
                    {"threads", shared.services->table()->worker_count},
                    {"cpu_features", describe_cpu_features(shared.services->table()->cpu_features)},

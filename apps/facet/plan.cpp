@@ -112,7 +112,7 @@ Json plan_json(const gemma4::Pipeline& pipeline) {
   const MemoryPlan memory = pipeline.memory();
   const EngineConfig& engine = pipeline.config().engine;
   Json document = {{"config_file", pipeline.config().file.string()},
-                   {"checkpoint", pipeline.shared()->checkpoint->directory().string()}};
+                   {"checkpoint", pipeline.shared()->source->description()}};
   document.update(memory_json(memory));
   document["total"] = total_bytes(memory);
   document["kv_per_sequence"] = sequence_bytes(pipeline.plan().kv());

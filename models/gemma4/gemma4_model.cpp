@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "facet/base/log.h"
-#include "facet/checkpoint/prefixes.h"
-
 namespace facet::gemma4 {
 namespace {
 
@@ -13,24 +10,22 @@ constexpr std::size_t kModulesBetweenReleases = 8;
 
 }  // namespace
 
-Gemma4Model::Gemma4Model(ModelPlan& plan, const Checkpoint& checkpoint, Backend& backend, WeightStore& store,
+Gemma4Model::Gemma4Model(ModelPlan& plan, const WeightSource& source, Backend& backend, WeightStore& store,
                          const QuantizeWeight& quantize, const std::function<void(std::size_t, std::size_t)>& progress)
     : plan_(plan),
       backend_(backend),
-      embedding_(load_linear(checkpoint, plan.facts().quantization, plan.facts().prefix + "embed_tokens",
-                             plan.facts().model.vocabulary, plan.facts().model.hidden)),
+      embedding_(source.linear(plan.facts().prefix + "embed_tokens", plan.facts().model.vocabulary,
+                               plan.facts().model.hidden)),
       table_(backend.place(embedding_.view(), kWeightsTag)),
       vectors_(backend.allocate(plan.norm_bytes(), 64, kWeightsTag)),
       activations_(backend.allocate(plan.activations().bytes, 64, kActivationsTag)),
       workspace_(backend.allocate(plan.workspace_bytes(), 64, kWorkspaceTag)) {
-  const std::string skipped = skipped_modules(checkpoint, plan.facts().prefix).text();
-  if (!skipped.empty()) log(LogLevel::info, "{}", skipped);
-  load_vectors(checkpoint);
-  load_linears(checkpoint, store, quantize, progress);
+  load_vectors(source);
+  load_linears(source, store, quantize, progress);
   plan.kv().allocate(backend);
 }
 
-void Gemma4Model::load_vectors(const Checkpoint& checkpoint) {
+void Gemma4Model::load_vectors(const WeightSource& source) {
   const CheckpointFacts& facts = plan_.facts();
   Arena arena;
   const auto place = [&](const std::vector<float>& values) {
@@ -41,9 +36,7 @@ void Gemma4Model::load_vectors(const Checkpoint& checkpoint) {
   for (std::size_t i = 0; i < facts.model.layers.size(); ++i) {
     const LayerConfig& layer = facts.model.layers[i];
     const std::string base = fmt::format("{}layers.{}.", facts.prefix, i);
-    const auto vector = [&](const char* name, std::int64_t count) {
-      return place(load_vector(checkpoint, base + name, count));
-    };
+    const auto vector = [&](const char* name, std::int64_t count) { return place(source.vector(base + name, count)); };
     LayerWeights weights{};
     weights.input_norm = vector("input_layernorm.weight", facts.model.hidden);
     weights.post_attention_norm = vector("post_attention_layernorm.weight", facts.model.hidden);
@@ -52,28 +45,28 @@ void Gemma4Model::load_vectors(const Checkpoint& checkpoint) {
     weights.query_norm = vector("self_attn.q_norm.weight", layer.head_dim);
     weights.key_norm = vector("self_attn.k_norm.weight", layer.head_dim);
     weights.inverse_frequency = place(inverse_frequencies(layer));
-    weights.scalar = load_vector(checkpoint, base + "layer_scalar", 1).front();
+    weights.scalar = source.vector(base + "layer_scalar", 1).front();
     layers_.push_back(weights);
   }
-  final_norm_ = place(load_vector(checkpoint, facts.prefix + "norm.weight", facts.model.hidden));
+  final_norm_ = place(source.vector(facts.prefix + "norm.weight", facts.model.hidden));
 }
 
-void Gemma4Model::load_linears(const Checkpoint& checkpoint, WeightStore& store, const QuantizeWeight& quantize,
+void Gemma4Model::load_linears(const WeightSource& source, WeightStore& store, const QuantizeWeight& quantize,
                                const std::function<void(std::size_t, std::size_t)>& progress) {
   const CheckpointFacts& facts = plan_.facts();
   const LoadWeight load = [&](const LinearSpec::Part& part, std::int64_t in_features) {
     const std::string name = full_name(facts, part.name);
-    LinearWeight weight = load_linear(checkpoint, facts.quantization, name, part.out_features, in_features);
+    LinearWeight weight = source.linear(name, part.out_features, in_features);
     if (stored_format(facts, name, in_features) == part.format) return weight;
     return quantize(weight, part.format);
   };
   std::size_t done = 0;
   for (LinearGroup* group : plan_.linears()) {
     for (LinearModule& module : group->modules()) module.load(load, store);
-    if (++done % kModulesBetweenReleases == 0) checkpoint.release_pages();
+    if (++done % kModulesBetweenReleases == 0) source.release_pages();
     if (progress) progress(done, plan_.linears().size());
   }
-  checkpoint.release_pages();
+  source.release_pages();
 }
 
 void Gemma4Model::forward(const StepInput& input) {

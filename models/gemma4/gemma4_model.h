@@ -9,6 +9,7 @@
 
 #include "facet/engine/model.h"
 #include "gemma4/gemma4_plan.h"
+#include "gemma4/weight_source.h"
 
 namespace facet::gemma4 {
 
@@ -18,9 +19,9 @@ using QuantizeWeight = std::function<LinearWeight(const LinearWeight& weight, co
 class Gemma4Model final : public Model {
  public:
   // Reads and packs the weights of `plan`. Every parameter of the model is read exactly once or this throws
-  // Error(checkpoint) with the list. plan, checkpoint, backend and store must outlive the model. `progress(done,
+  // Error(checkpoint) with the list. plan, source, backend and store must outlive the model. `progress(done,
   // total)` is called after each module; may be empty.
-  Gemma4Model(ModelPlan& plan, const Checkpoint& checkpoint, Backend& backend, WeightStore& store,
+  Gemma4Model(ModelPlan& plan, const WeightSource& source, Backend& backend, WeightStore& store,
               const QuantizeWeight& quantize, const std::function<void(std::size_t, std::size_t)>& progress);
 
   std::int64_t vocabulary() const override { return plan_.facts().model.vocabulary; }
@@ -47,8 +48,8 @@ class Gemma4Model final : public Model {
     float scalar;
   };
 
-  void load_vectors(const Checkpoint& checkpoint);
-  void load_linears(const Checkpoint& checkpoint, WeightStore& store, const QuantizeWeight& quantize,
+  void load_vectors(const WeightSource& source);
+  void load_linears(const WeightSource& source, WeightStore& store, const QuantizeWeight& quantize,
                     const std::function<void(std::size_t, std::size_t)>& progress);
   void run_layers(const std::function<void(std::int32_t, const float*)>& observer);
   // The residual stream with `update` added (after its norm), and the norm in front of what follows.

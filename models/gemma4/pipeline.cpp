@@ -5,10 +5,11 @@
 #include "facet/base/log.h"
 #include "facet/engine/plugin_choice.h"
 #include "gemma4/chat.h"
-#include "gemma4/tensor_check.h"
 
 namespace facet::gemma4 {
 namespace {
+
+constexpr std::uint64_t kSyntheticSeed = 1;
 
 // "auto" is the CPU, which every plugin set can be run on; a GPU is used when it is asked for.
 std::string device_of(const Config& config) {
@@ -19,12 +20,18 @@ std::string device_of(const Config& config) {
 
 std::shared_ptr<SharedParts> make_shared_parts(const Config& config) {
   auto parts = std::make_shared<SharedParts>();
-  parts->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(config.model.path));
   parts->services = std::make_unique<HostServices>(config.engine.threads, config.engine.cpu_isa);
+  if (config.model.synthetic.empty()) {
+    parts->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(config.model.path));
+    parts->source = make_checkpoint_source(*parts->checkpoint);
+  } else {
+    parts->source = make_synthetic_source(config.model.synthetic, kSyntheticSeed, *parts->services->table());
+  }
   parts->device = device_of(config);
   parts->backend = parts->device == "cuda" ? make_cuda_backend() : make_cpu_backend(*parts->services);
   parts->store = std::make_unique<WeightStore>(*parts->backend);
   parts->model_path = config.model.path;
+  parts->synthetic = config.model.synthetic;
   parts->threads = config.engine.threads;
   parts->cpu_isa = config.engine.cpu_isa;
   return parts;
@@ -38,17 +45,16 @@ Pipeline::Pipeline(Config config, PipelineOptions options, std::shared_ptr<Share
   std::vector<std::filesystem::path> directories = config_.plugin_paths;
   directories.insert(directories.end(), options_.plugin_dirs.begin(), options_.plugin_dirs.end());
   registry_ = std::make_unique<PluginRegistry>(shared_->services->table(), std::move(directories));
-  CheckpointFacts facts = read_facts(*shared_->checkpoint);
-  check_tensors(*shared_->checkpoint, facts);
-  plan_ = std::make_unique<ModelPlan>(config_, std::move(facts), *registry_, *shared_->backend);
+  plan_ = std::make_unique<ModelPlan>(config_, shared_->source->facts(), *registry_, *shared_->backend);
   make_scheduler();
 }
 
 Pipeline::~Pipeline() = default;
 
 bool Pipeline::can_share(const Config& other) const {
-  return shared_->model_path == other.model.path && shared_->device == device_of(other) &&
-         shared_->threads == other.engine.threads && shared_->cpu_isa == other.engine.cpu_isa;
+  return shared_->model_path == other.model.path && shared_->synthetic == other.model.synthetic &&
+         shared_->device == device_of(other) && shared_->threads == other.engine.threads &&
+         shared_->cpu_isa == other.engine.cpu_isa;
 }
 
 void Pipeline::make_scheduler() {
@@ -59,11 +65,17 @@ void Pipeline::make_scheduler() {
 }
 
 const Tokenizer& Pipeline::tokenizer() {
+  if (!config_.model.synthetic.empty()) {
+    throw_error(ErrorKind::config,
+                "{}: model.synthetic '{}' has no tokenizer; give token ids (--prompt-ids, prompt_ids)",
+                config_.file.string(), config_.model.synthetic);
+  }
   if (!tokenizer_) tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::load(config_.model.path / "tokenizer.json"));
   return *tokenizer_;
 }
 
 std::vector<std::int32_t> Pipeline::stop_ids() const {
+  if (shared_->checkpoint == nullptr) return {};
   const Checkpoint& checkpoint = *shared_->checkpoint;
   return gemma4::stop_ids(checkpoint.file_text("generation_config.json").value_or(""), checkpoint.config_json());
 }
@@ -77,8 +89,8 @@ void Pipeline::load(const std::function<void(std::size_t, std::size_t)>& progres
                   config_.file.string(), config_.model.head);
     };
   }
-  model_ = std::make_unique<Gemma4Model>(*plan_, *shared_->checkpoint, *shared_->backend, *shared_->store, quantize,
-                                         progress);
+  model_ =
+      std::make_unique<Gemma4Model>(*plan_, *shared_->source, *shared_->backend, *shared_->store, quantize, progress);
 }
 
 std::unique_ptr<Engine> Pipeline::make_engine() {

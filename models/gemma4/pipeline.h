@@ -16,9 +16,11 @@ namespace facet::gemma4 {
 struct SharedParts {
   std::unique_ptr<HostServices> services;
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<Checkpoint> checkpoint;
+  std::unique_ptr<Checkpoint> checkpoint;  // null for a synthetic model
+  std::unique_ptr<WeightSource> source;
   std::unique_ptr<WeightStore> store;
   std::filesystem::path model_path;
+  std::string synthetic;
   std::string device;  // "cpu" or "cuda"
   std::int64_t threads = 0;
   std::string cpu_isa;
@@ -42,7 +44,7 @@ class Pipeline {
   bool can_share(const Config& other) const;
   MemoryPlan memory() const { return plan_->memory(); }
   PluginRegistry& registry() { return *registry_; }
-  // Loaded at first use.
+  // Loaded at first use. Throws Error(config) for a synthetic model, which has none.
   const Tokenizer& tokenizer();
   std::vector<std::int32_t> stop_ids() const;
 

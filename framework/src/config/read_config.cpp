@@ -75,7 +75,11 @@ PluginChoice required_choice(const TableReader& table) {
 }
 
 void read_model(const TableReader& table, Config& config) {
-  if (!table.has("path")) table.error("path", "missing; name the folder of the checkpoint");
+  config.model.synthetic = table.text("synthetic", "");
+  if (!table.has("path") && !table.has("synthetic"))
+    table.error("path", "missing; name the folder of the checkpoint (or model.synthetic, a shape with random weights)");
+  if (table.has("path") && table.has("synthetic"))
+    table.error("synthetic", "given beside model.path; a model comes from one of them");
   const std::string path = table.text("path", "");
   if (!path.empty()) config.model.path = config::resolved(config.base, path);
   config.model.head = table.choice("head", config.model.head, {"checkpoint", "bf16", "int8", "int4"});

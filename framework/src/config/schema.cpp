@@ -18,7 +18,7 @@ bool has_key(const TableSchema& schema, std::string_view key) {
 const std::vector<TableSchema>& table_schemas() {
   static const std::vector<TableSchema> schemas = {
       {"", {"model", "engine", "linear", "attention", "kv_cache", "scheduler", "plugins"}},
-      {"model", {"path", "head"}},
+      {"model", {"path", "synthetic", "head"}},
       {"engine", {"device", "max_sequences", "max_context", "max_step_tokens", "prefill_chunk", "threads", "cpu_isa"}},
       {"linear", {"plugin", "options", "fallback", "rules"}},
       {"linear.rules", {"layers", "min_rows", "max_rows", "plugin", "options", "fallback"}},

@@ -159,8 +159,10 @@ bool Config::operator==(const Config& other) const {
 std::string to_toml(const Config& config) {
   const Config whole = portable(config);
   const auto path_text = [](const std::filesystem::path& path) { return toml_text(path.string()); };
-  std::string text =
-      fmt::format("[model]\npath = {}\nhead = {}\n", path_text(whole.model.path), toml_text(whole.model.head));
+  std::string text = whole.model.synthetic.empty()
+                         ? fmt::format("[model]\npath = {}\n", path_text(whole.model.path))
+                         : fmt::format("[model]\nsynthetic = {}\n", toml_text(whole.model.synthetic));
+  text += fmt::format("head = {}\n", toml_text(whole.model.head));
   text += "\n[engine]\n" + toml_engine(whole.engine);
   text += toml_linear(whole.linear);
   text += "\n[attention.sliding]\n" + toml_choice(whole.attention_sliding);

@@ -49,7 +49,8 @@ struct LinearRule {
 };
 
 struct ModelConfig {
-  std::filesystem::path path;       // absolute after loading
+  std::filesystem::path path;       // absolute after loading; empty for a synthetic model
+  std::string synthetic;            // name of a shape with random weights, for measuring speed; instead of path
   std::string head = "checkpoint";  // checkpoint | bf16 | int8 | int4: format of the shared embedding and head table
 
   bool operator==(const ModelConfig&) const = default;
