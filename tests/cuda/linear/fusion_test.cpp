@@ -64,7 +64,7 @@ TEST_F(CudaFusions, GateMatchesDouble) {
     }
     const std::vector<float> inputs = bf16_inputs(rows * shape.in_features, random);
     const Expected product = expected_product(
-        inputs, parts, shape, {.weight = 0, .segment = rows <= 2 ? 0x1p-22 : 0x1p-15});
+        inputs, parts, shape, {.weight = 0, .segment = rows <= 2 ? 0x1p-21 : 0x1p-15});
     DeviceMatrix fused(plugin, {shape, 64, DType::f32, LinearRole::gate_up, abi::kFuseGeluGate}, parts);
     expect_close(fused.run(inputs), gated(product, static_cast<std::size_t>(rows)), DType::f32);
     DeviceMatrix plain(plugin, {shape, 64, DType::f32, LinearRole::gate_up}, parts);
@@ -126,7 +126,7 @@ TEST_F(CudaFusions, ResidualNormMatchesDouble) {
     // The norms: sums of in_features squares and an approximate root, relative to each input; then fixed point.
     const double norm_error = (static_cast<double>(in) + 16.0) * 0x1p-23;
     Expected expected = expected_product(inputs, parts, shape,
-                                         {.weight = norm_error, .segment = rows <= 2 ? 0x1p-22 : 0x1p-15});
+                                         {.weight = norm_error, .segment = rows <= 2 ? 0x1p-21 : 0x1p-15});
     expect_close(outputs, expected, DType::f32);
     for (std::size_t i = 0; i < hidden.size(); ++i) {
       const double parts_of = std::abs(double{residual.hidden[i]}) + std::abs(hidden[i]);

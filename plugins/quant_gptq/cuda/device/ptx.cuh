@@ -82,14 +82,12 @@ __device__ __forceinline__ std::uint32_t masked_or(std::uint32_t value, std::uin
 }
 
 // Reads past the L1 cache: data that an earlier kernel wrote.
-__device__ __forceinline__ std::uint32_t load_u32(const void* pointer) {
-  std::uint32_t value;
-  asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(value) : "l"(pointer) : "memory");
-  return value;
-}
-__device__ __forceinline__ float2 load_float2(const float* pointer) {
-  float2 value;
-  asm volatile("ld.global.cg.v2.f32 {%0,%1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(pointer) : "memory");
+__device__ __forceinline__ uint4 load_u128(const void* pointer) {
+  uint4 value;
+  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(pointer)
+               : "memory");
   return value;
 }
 

@@ -16,6 +16,7 @@ struct GemvMemory {
   float4* columns;
   float* sums;
   float* squares;
+  unsigned char* zeros;  // what lanes without a column read
 };
 
 template <int ROWS>
@@ -31,6 +32,7 @@ __device__ __forceinline__ GemvMemory gemv_memory(unsigned char* base, const Str
   at += a.shape.chunks * gemv_column_bytes<ROWS>(a.shape.segments);
   m.sums = reinterpret_cast<float*>(at);
   m.squares = m.sums + gemv_sum_bytes(ROWS) / 4;
+  m.zeros = reinterpret_cast<unsigned char*>(m.squares + 2 * ROWS * kGemvWarps);
   return m;
 }
 
@@ -42,7 +44,7 @@ __device__ __forceinline__ void gemv_produce(const StreamArgs& a, const GemvMemo
   const int unit_bytes = a.shape.chunks * a.shape.chunk_bytes;
   int slot = 0;
   std::uint32_t parity = 1;
-  for (int unit = blockIdx.x; unit < a.shape.units; unit += gridDim.x) {
+  for (int unit = blockIdx.x; unit < a.shape.units; unit += a.blocks) {
     const unsigned char* source = a.packed + kHeaderBytes + static_cast<long long>(unit) * unit_bytes;
     for (int done = 0; done < unit_bytes; done += page_bytes) {
       const int bytes = min(page_bytes, unit_bytes - done);
@@ -130,91 +132,140 @@ __device__ __forceinline__ void finish_unit(const StreamArgs& a, const float* su
 }
 
 // Digits of this warp's chunks of all rows.
-template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS, bool NORM>
-__device__ __forceinline__ void gemv_inputs(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
+template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
+__device__ __forceinline__ void quantize_inputs(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
   const int chunks = a.shape.chunks;
-  if constexpr (NORM) {
-    Values4 x[ROWS][kGemvNormChunks];
-    normalized_rows<ROWS>(a, warp, lane, m.squares, x);
+  const int inputs = static_cast<int>(a.shape.in_features);
+  const auto* x = static_cast<const __nv_bfloat16*>(a.x);
+  const bool aligned = aligned16(x) && a.x_stride % 8 == 0;
+  constexpr int kBatch = 4 / ROWS;  // rounds whose loads are in flight together
+  const int rounds = (chunks + kGemvWarps * kGemvRoundChunks - 1) / (kGemvWarps * kGemvRoundChunks);
+#pragma unroll 1
+  for (int first = 0; first < rounds; first += kBatch) {
+    Raw16 raw[kBatch][ROWS];
 #pragma unroll
-    for (int i = 0; i < kGemvNormChunks; ++i) {
-      const int chunk = warp + i * kGemvWarps;
-      if (chunk >= chunks) break;
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i >= rounds) break;
 #pragma unroll
       for (int row = 0; row < ROWS; ++row)
-        quantize_chunk<BITS, SEGMENTS, ASYMMETRIC, ROWS>(x[row][i], chunk, row, lane, m.digits, m.columns);
+        raw[i][row] = load_bf16(x + row * a.x_stride, Lane16(first + i, warp, lane).first_input(),
+                                row < a.rows ? inputs : 0, aligned);
     }
-  } else {
-    const int inputs = static_cast<int>(a.shape.in_features);
-    const auto* x = static_cast<const __nv_bfloat16*>(a.x);
-    const bool pairs = (reinterpret_cast<unsigned long long>(x) & 3) == 0 && a.x_stride % 2 == 0;
-    constexpr int kBatch = ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1;  // chunks whose loads are in flight together
-    for (int first = warp; first < chunks; first += kBatch * kGemvWarps) {
-      Values4 v[kBatch][ROWS];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i >= rounds) break;
 #pragma unroll
-        for (int row = 0; row < ROWS; ++row)
-          v[i][row] = load_bf16(x + row * a.x_stride, lane_input(first + i * kGemvWarps, lane),
-                                row < a.rows ? inputs : 0, pairs);
-      }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (first + i * kGemvWarps >= chunks) break;
-#pragma unroll
-        for (int row = 0; row < ROWS; ++row)
-          quantize_chunk<BITS, SEGMENTS, ASYMMETRIC, ROWS>(v[i][row], first + i * kGemvWarps, row, lane, m.digits,
-                                                           m.columns);
+      for (int row = 0; row < ROWS; ++row) {
+        float v[16];
+        to_float(raw[i][row], v);
+        quantize16<BITS, SEGMENTS, ASYMMETRIC, ROWS>(v, Lane16(first + i, warp, lane), chunks, row, m.digits,
+                                                     m.columns);
       }
     }
   }
-  __syncwarp();
 }
 
-// This warp's chunk of the page at `page`, added to acc; arrives at `empty` as soon as the page is in registers.
-template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
-__device__ __forceinline__ void gemv_chunk(const unsigned char* data, std::uint32_t empty, int chunk, int lane,
-                                           const GemvMemory& m, float (&acc)[2][4]) {
-  using Columns = GemvColumns<ROWS>;
-  constexpr int kQuads = BITS / 2;  // 16-byte loads of a tile
-  constexpr int kTileBytes = kQuads * 512;
-  const int g = lane >> 2;
-  const int t = lane & 3;
-  uint4 words[2][kQuads];
-#pragma unroll
-  for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i)
-      words[tile][i] = *reinterpret_cast<const uint4*>(data + tile * kTileBytes + i * 512 + lane * 16);
-  }
-  uint2 packed_scales[SEGMENTS];
-  std::uint32_t packed_zeros[SEGMENTS];
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) {
-    packed_scales[segment] = *reinterpret_cast<const uint2*>(data + 2 * kTileBytes + segment * 64 + g * 8);
-    packed_zeros[segment] = 0;
-    if constexpr (ASYMMETRIC)
-      packed_zeros[segment] =
-          *reinterpret_cast<const std::uint32_t*>(data + 2 * kTileBytes + SEGMENTS * 64 + segment * 32 + g * 4);
-  }
-  __syncwarp();
-  if (lane == 0) barrier_arrive(empty);
+// A warp's share of a page, in registers.
+template <int BITS, int SEGMENTS>
+struct GemvChunk {
+  uint4 words[2][BITS / 2];
+  uint2 scales[SEGMENTS];
+  std::uint32_t zeros[SEGMENTS];
+};
 
-  uint4 b[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
-  if (g < Columns::kUsed) {
-    const auto* digits = reinterpret_cast<const uint4*>(m.digits) + chunk * (Columns::kUsed * 8);
-    b[0] = digits[lane];
-    b[1] = digits[Columns::kUsed * 4 + lane];
+// A warp's way through the pages of its block.
+template <int BITS, int SEGMENTS, bool ASYMMETRIC>
+struct GemvReader {
+  static constexpr int kTileBytes = BITS * 256;
+
+  std::uint32_t barrier;      // full barrier of the slot; the empty one lies kGemvMaxSlots further
+  std::uint32_t first;        // of slot 0
+  std::uint32_t last;         // of the last slot
+  std::uint32_t parity = 0;
+  const unsigned char* data;  // this lane's codes in the slot
+  int scale_offset;           // from there to its scales
+  int zero_offset;
+  int page_bytes;
+  int ring_bytes;
+  bool leader;
+
+  __device__ __forceinline__ GemvReader(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
+    const int g = lane >> 2;
+    page_bytes = kGemvWarps * a.shape.chunk_bytes;
+    ring_bytes = a.slots * page_bytes;
+    barrier = first = m.full;
+    last = m.full + 8 * (a.slots - 1);
+    data = m.ring + warp * a.shape.chunk_bytes + lane * 16;
+    scale_offset = 2 * kTileBytes + g * 8 - lane * 16;
+    zero_offset = 2 * kTileBytes + SEGMENTS * 64 + g * 4 - lane * 16;
+    leader = lane == 0;
   }
+
+  // Waits for the next page and takes this warp's chunk of it; a page may end before, then it takes what lies there.
+  __device__ __forceinline__ void next(GemvChunk<BITS, SEGMENTS>& c) {
+    barrier_wait(barrier, parity);
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+      for (int i = 0; i < BITS / 2; ++i)
+        c.words[tile][i] = *reinterpret_cast<const uint4*>(data + tile * kTileBytes + i * 512);
+    }
+#pragma unroll
+    for (int segment = 0; segment < SEGMENTS; ++segment) {
+      c.scales[segment] = *reinterpret_cast<const uint2*>(data + scale_offset + segment * 64);
+      c.zeros[segment] = 0;
+      if constexpr (ASYMMETRIC)
+        c.zeros[segment] = *reinterpret_cast<const std::uint32_t*>(data + zero_offset + segment * 32);
+    }
+    __syncwarp();
+    if (leader) barrier_arrive(barrier + 8 * kGemvMaxSlots);
+    data += page_bytes;
+    if (barrier == last) {
+      barrier = first - 8;
+      data -= ring_bytes;
+      parity ^= 1;
+    }
+    barrier += 8;
+  }
+};
+
+// A lane's columns of the activations.
+template <int SEGMENTS, int ROWS>
+struct GemvActivations {
+  using Columns = GemvColumns<ROWS>;
+  const unsigned char* digits;   // of chunk 0
+  const unsigned char* columns;
+  int digit_step;  // bytes from chunk to chunk, 0 where the lane has no column
+  int half_step;   // to the second half of a chunk
+  int column_step;
+
+  __device__ __forceinline__ GemvActivations(const GemvMemory& m, int lane) {
+    const int g = lane >> 2;
+    const int t = lane & 3;
+    const bool digit = g < Columns::kUsed;
+    const bool column = 2 * t < Columns::kStored;
+    digit_step = digit ? gemv_chunk_words<ROWS>() * 4 : 0;
+    half_step = digit ? Columns::kUsed * 64 : 0;
+    column_step = column ? SEGMENTS * Columns::kStored * 16 : 0;
+    digits = digit ? reinterpret_cast<const unsigned char*>(m.digits) + lane * 16 : m.zeros;
+    columns = column ? reinterpret_cast<const unsigned char*>(m.columns) + t * 32 : m.zeros;
+  }
+};
+
+template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
+__device__ __forceinline__ void multiply_chunk(const GemvChunk<BITS, SEGMENTS>& c,
+                                               const GemvActivations<SEGMENTS, ROWS>& x, int chunk,
+                                               float (&acc)[2][4]) {
+  const unsigned char* digits = x.digits + chunk * x.digit_step;
+  const uint4 b[2] = {*reinterpret_cast<const uint4*>(digits),
+                      *reinterpret_cast<const uint4*>(digits + x.half_step)};
+  const unsigned char* at = x.columns + chunk * x.column_step;
   float4 columns[SEGMENTS][2];
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    columns[segment][0] = columns[segment][1] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (2 * t < Columns::kStored) {
-      const float4* column = m.columns + (chunk * SEGMENTS + segment) * Columns::kStored + 2 * t;
-      columns[segment][0] = column[0];
-      columns[segment][1] = column[1];
-    }
+    columns[segment][0] = *reinterpret_cast<const float4*>(at);
+    columns[segment][1] = *reinterpret_cast<const float4*>(at + 16);
+    at += x.column_step / SEGMENTS;
   }
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
@@ -222,16 +273,72 @@ __device__ __forceinline__ void gemv_chunk(const unsigned char* data, std::uint3
     float2 zeros[SEGMENTS];
 #pragma unroll
     for (int segment = 0; segment < SEGMENTS; ++segment) {
-      const std::uint32_t pair = tile == 0 ? packed_scales[segment].x : packed_scales[segment].y;
+      const std::uint32_t pair = tile == 0 ? c.scales[segment].x : c.scales[segment].y;
       scales[segment] = __half22float2(*reinterpret_cast<const __half2*>(&pair));
-      zeros[segment] = make_float2(static_cast<float>((packed_zeros[segment] >> (16 * tile)) & 255u),
-                                   static_cast<float>((packed_zeros[segment] >> (16 * tile + 8)) & 255u));
+      zeros[segment] = make_float2(static_cast<float>((c.zeros[segment] >> (16 * tile)) & 255u),
+                                   static_cast<float>((c.zeros[segment] >> (16 * tile + 8)) & 255u));
       if constexpr (BITS == 4) {  // rows g+8 come times 16
         scales[segment].y *= 0.0625f;
         zeros[segment].y *= 16.0f;
       }
     }
-    multiply_tile<BITS, SEGMENTS, ASYMMETRIC>(acc[tile], words[tile], b, columns, scales, zeros);
+    multiply_tile<BITS, SEGMENTS, ASYMMETRIC>(acc[tile], c.words[tile], b, columns, scales, zeros);
+  }
+}
+
+// Units are done; what is left of each is the sum over the warps, which they take in turns.
+template <int ROWS>
+struct GemvSums {
+  int depth = 0;
+  int turn = 0;
+  __device__ __forceinline__ void put(const StreamArgs& a, const GemvMemory& m, const float (&acc)[2][4], int unit,
+                                      int warp, int lane, float factor) {
+    float* sums = m.sums + depth * (gemv_sum_bytes(ROWS) / 4 / kGemvDepth);
+    put_sums<ROWS>(acc, sums + warp * ROWS * kUnitRows, lane);
+    if (warp == turn) {
+      named_sync(1 + depth, kGemvConsumers);
+      finish_unit<ROWS>(a, sums, unit, lane, factor);
+    } else {
+      named_arrive(1 + depth, kGemvConsumers);
+    }
+    depth = depth + 1 == kGemvDepth ? 0 : depth + 1;
+    turn = turn + 1 == kGemvWarps ? 0 : turn + 1;
+  }
+};
+
+// All units of the block: while a chunk is multiplied, the next is on its way from shared memory.
+template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
+__device__ __forceinline__ void gemv_consume(const StreamArgs& a, const GemvMemory& m, int warp, int lane,
+                                             float factor) {
+  GemvReader<BITS, SEGMENTS, ASYMMETRIC> reader(a, m, warp, lane);
+  const GemvActivations<SEGMENTS, ROWS> x(m, lane);
+  const int chunks = a.shape.chunks;
+  int unit = blockIdx.x;
+  int left = (a.shape.units - unit + a.blocks - 1) / a.blocks * ((chunks + kGemvWarps - 1) / kGemvWarps);
+  int chunk = warp;
+  float acc[2][4] = {};
+  GemvSums<ROWS> sums;
+  GemvChunk<BITS, SEGMENTS> even;
+  GemvChunk<BITS, SEGMENTS> odd;
+  const auto step = [&](const GemvChunk<BITS, SEGMENTS>& current, GemvChunk<BITS, SEGMENTS>& following) {
+    if (left > 1) reader.next(following);
+    if (chunk < chunks) multiply_chunk<BITS, SEGMENTS, ASYMMETRIC, ROWS>(current, x, chunk, acc);
+    --left;
+    chunk += kGemvWarps;
+    if (chunk - warp < chunks) return;
+    chunk = warp;
+    sums.put(a, m, acc, unit, warp, lane, factor);
+    unit += a.blocks;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) acc[i >> 2][i & 3] = 0.0f;
+  };
+  reader.next(even);
+#pragma unroll 1
+  while (true) {
+    step(even, odd);
+    if (left == 0) break;
+    step(odd, even);
+    if (left == 0) break;
   }
 }
 
@@ -242,6 +349,10 @@ __global__ void __launch_bounds__(kGemvThreads, ROWS == 4 ? 1 : 2) gemv_kernel(c
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   launch_dependents();
+  if (blockIdx.x >= a.blocks) {  // keeps its place on a multiprocessor, so that the others get one each
+    wait_for_inputs();
+    return;
+  }
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < a.slots; ++slot) {
       barrier_init(m.full + 8 * slot, 1);
@@ -254,49 +365,33 @@ __global__ void __launch_bounds__(kGemvThreads, ROWS == 4 ? 1 : 2) gemv_kernel(c
     if (lane == 0) gemv_produce(a, m);
     return;
   }
-  if constexpr (GemvColumns<ROWS>::kStored != GemvColumns<ROWS>::kUsed) {  // the column without a digit counts nothing
+  using Columns = GemvColumns<ROWS>;
+  if constexpr (Columns::kStored != Columns::kUsed) {  // the column without a digit counts nothing
     if (lane < SEGMENTS) {
       for (int chunk = warp; chunk < a.shape.chunks; chunk += kGemvWarps)
-        m.columns[(chunk * SEGMENTS + lane + 1) * GemvColumns<ROWS>::kStored - 1] = make_float4(0, 0, 0, 0);
+        m.columns[(chunk * SEGMENTS + lane + 1) * Columns::kStored - 1] = make_float4(0, 0, 0, 0);
     }
   }
+  if (threadIdx.x < kGemvZeroBytes / 4) reinterpret_cast<std::uint32_t*>(m.zeros)[threadIdx.x] = 0;
   const float factor = *reinterpret_cast<const float*>(a.packed);
-  wait_for_inputs();
-  gemv_inputs<BITS, SEGMENTS, ASYMMETRIC, ROWS, NORM>(a, m, warp, lane);
-
-  const int page_bytes = kGemvWarps * a.shape.chunk_bytes;
-  int slot = 0;
-  std::uint32_t parity = 0;
-  int depth = 0;
-  int turn = 0;
-#pragma unroll 1
-  for (int unit = blockIdx.x; unit < a.shape.units; unit += gridDim.x) {
-    float acc[2][4] = {};
-#pragma unroll 1
-    for (int chunk = warp; chunk - warp < a.shape.chunks; chunk += kGemvWarps) {
-      barrier_wait(m.full + 8 * slot, parity);
-      if (chunk < a.shape.chunks) {
-        gemv_chunk<BITS, SEGMENTS, ASYMMETRIC, ROWS>(m.ring + slot * page_bytes + warp * a.shape.chunk_bytes,
-                                                     m.empty + 8 * slot, chunk, lane, m, acc);
-      } else if (lane == 0) {
-        barrier_arrive(m.empty + 8 * slot);
-      }
-      if (++slot == a.slots) {
-        slot = 0;
-        parity ^= 1;
-      }
-    }
-    float* sums = m.sums + depth * (gemv_sum_bytes(ROWS) / 4 / kGemvDepth);
-    put_sums<ROWS>(acc, sums + warp * ROWS * kUnitRows, lane);
-    if (warp == turn) {
-      named_sync(1 + depth, kGemvConsumers);
-      finish_unit<ROWS>(a, sums, unit, lane, factor);
-    } else {
-      named_arrive(1 + depth, kGemvConsumers);
-    }
-    depth = depth + 1 == kGemvDepth ? 0 : depth + 1;
-    turn = turn + 1 == kGemvWarps ? 0 : turn + 1;
+  if constexpr (NORM) {
+    const Lane16 at(0, warp, lane);
+    NormWeights norms;
+    load_norms(a, at, norms);
+    named_sync(kGemvBarrier, kGemvConsumers);  // the zeros are there
+    wait_for_inputs();
+    float x[ROWS][16];
+    normalized_rows<ROWS>(a, at, warp, lane, norms, m.squares, x);
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row)
+      quantize16<BITS, SEGMENTS, ASYMMETRIC, ROWS>(x[row], at, a.shape.chunks, row, m.digits, m.columns);
+  } else {
+    named_sync(kGemvBarrier, kGemvConsumers);
+    wait_for_inputs();
+    quantize_inputs<BITS, SEGMENTS, ASYMMETRIC, ROWS>(a, m, warp, lane);
   }
+  __syncwarp();
+  gemv_consume<BITS, SEGMENTS, ASYMMETRIC, ROWS>(a, m, warp, lane, factor);
 }
 
 using GemvKernel = void (*)(StreamArgs);

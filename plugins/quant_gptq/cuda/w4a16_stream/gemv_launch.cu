@@ -22,13 +22,13 @@ int gemv_fixed_bytes(const Rows32& shape, int rows) {
                      : compiled == 2 ? gemv_digit_bytes<2>() + gemv_column_bytes<2>(shape.segments)
                                      : gemv_digit_bytes<4>() + gemv_column_bytes<4>(shape.segments);
   const int squares = 2 * compiled * kGemvWarps * 4;
-  return 16 * kGemvMaxSlots + shape.chunks * digits + gemv_sum_bytes(compiled) + squares;
+  return 16 * kGemvMaxSlots + shape.chunks * digits + gemv_sum_bytes(compiled) + squares + kGemvZeroBytes;
 }
 
 int gemv_max_slots(const Rows32& shape) {
-  // The warp that adds up a unit may be a ring behind; its partial sums must not be overwritten meanwhile.
+  // The warp that adds up a unit may be a ring and the pages in registers behind; its partial sums must outlast that.
   const int pages = (shape.chunks + kGemvWarps - 1) / kGemvWarps;
-  return std::min(kGemvMaxSlots, kGemvDepth * pages - 1);
+  return std::min(kGemvMaxSlots, kGemvDepth * pages - 2);
 }
 
 cudaError_t gemv_prepare(const Rows32& shape, bool norm) {

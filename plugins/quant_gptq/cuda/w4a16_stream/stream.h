@@ -28,7 +28,8 @@ struct StreamArgs {
   int rows;
   int output_f32;
   int fuse_gate;
-  int slots;  // of the ring, pages of weights
+  int slots;   // of the ring, pages of weights
+  int blocks;  // that have units; the grid may be larger
   StreamResidual residual;
 };
 

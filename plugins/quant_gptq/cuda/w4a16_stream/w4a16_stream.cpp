@@ -139,8 +139,10 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     constexpr int kFewSlots = 3;  // with fewer a block alone on its multiprocessor is faster
     args.slots = slots(blocks_per_sm_);
     if (args.slots < std::min(kFewSlots, gemv_max_slots(plan.shape))) args.slots = slots(1);
-    const int grid = std::min(plan.multiprocessors, plan.shape.units);
-    check_cuda(gemv_launch(args, (plan.problem.fusions & abi::kFuseResidualNorm) != 0, grid,
+    // Equal shares: as many blocks as the rounds of the busiest leave work for.
+    const std::int64_t rounds = sdk::ceil_div(plan.shape.units, plan.multiprocessors);
+    args.blocks = static_cast<int>(sdk::ceil_div(plan.shape.units, rounds));
+    check_cuda(gemv_launch(args, (plan.problem.fusions & abi::kFuseResidualNorm) != 0, plan.multiprocessors,
                            fixed + args.slots * page, dependent_, stream),
                "launch of w4a16_stream");
   }
