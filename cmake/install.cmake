@@ -20,14 +20,39 @@ install(DIRECTORY framework/include/facet/abi framework/include/facet/sdk DESTIN
 set_target_properties(facet_sdk PROPERTIES EXPORT_NAME sdk)
 install(TARGETS facet_sdk EXPORT facet_targets)
 install(EXPORT facet_targets NAMESPACE facet:: FILE facet-targets.cmake DESTINATION lib/cmake/facet)
-configure_package_config_file(cmake/facet-config.cmake.in ${PROJECT_BINARY_DIR}/facet-config.cmake
+# Written into a folder of their own: in the root of the build, find_package would take the build for an installation.
+set(facet_package_dir ${PROJECT_BINARY_DIR}/package)
+# Folders configured before they moved still hold them.
+file(REMOVE ${PROJECT_BINARY_DIR}/facet-config.cmake ${PROJECT_BINARY_DIR}/facet-config-version.cmake)
+configure_package_config_file(cmake/facet-config.cmake.in ${facet_package_dir}/facet-config.cmake
                               INSTALL_DESTINATION lib/cmake/facet)
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/facet-config-version.cmake
+write_basic_package_version_file(${facet_package_dir}/facet-config-version.cmake
                                  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
-install(FILES ${PROJECT_BINARY_DIR}/facet-config.cmake ${PROJECT_BINARY_DIR}/facet-config-version.cmake
+install(FILES ${facet_package_dir}/facet-config.cmake ${facet_package_dir}/facet-config-version.cmake
         DESTINATION lib/cmake/facet)
 
-# The configurations name their model relative to themselves, so the embedded model keeps its place beside them.
-install(DIRECTORY configs DESTINATION share/facet FILES_MATCHING PATTERN "*.toml")
-install(DIRECTORY models/gemma4/checkpoints/docs-22m-w4a16-g128 DESTINATION share/facet/models/gemma4/checkpoints OPTIONAL)
-install(FILES README.md DESTINATION share/facet OPTIONAL)
+# facet_install_kept(FILE ...): each file below share/facet, in the folder that it has in the source tree. Files are listed
+# and not globbed, so that what someone tried out in configs/ is not installed.
+function(facet_install_kept)
+  foreach(file IN LISTS ARGN)
+    get_filename_component(folder ${file} DIRECTORY)
+    install(FILES ${file} DESTINATION share/facet/${folder})
+  endforeach()
+endfunction()
+
+facet_install_kept(
+  README.md
+  docs/comparison.md
+  configs/default.toml configs/docs-5m.toml configs/mixed-layers.toml configs/requests.jsonl
+  configs/caches/int8.toml configs/caches/paged.toml configs/caches/ring.toml configs/caches/static.toml
+  configs/cuda/docs-22m.toml configs/cuda/gemma4-12b-synthetic.toml
+  configs/kernels/attention-reference.toml configs/kernels/dense.toml configs/kernels/dequant_gemm.toml
+  configs/kernels/reference.toml configs/kernels/split-by-rows.toml configs/kernels/w4a16.toml configs/kernels/w4a8.toml
+  configs/schedulers/continuous.toml configs/schedulers/static.toml)
+# The configurations name their model relative to themselves, so the embedded models keep their places beside them.
+facet_install_kept(models/gemma4/checkpoints/README.md)
+foreach(checkpoint IN ITEMS docs-5m docs-22m-w4a16-g128)
+  foreach(file IN ITEMS config.json generation_config.json model.safetensors tokenizer.json)
+    facet_install_kept(models/gemma4/checkpoints/${checkpoint}/${file})
+  endforeach()
+endforeach()

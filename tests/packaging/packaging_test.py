@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+import product_text
+
 GPU_LIBRARIES = re.compile(r"lib(cuda|cudart|cublas|cublasLt|cusolver|cusparse|curand|cudnn|nvrtc|nvidia-ml|nccl)\b")
 REQUESTS = (("The quick brown fox", 6), ("Install the package with", 3), ("A", 4))
 
@@ -149,10 +151,29 @@ class Package:
             listed, _ = command([self.program, "plugins", "list"], "/")
             expect("continuous" in listed, f"plugins list:\n{listed}")
 
-    def run_installed_config(self):
-        config = os.path.join(self.prefix, "share", "facet", "configs", "default.toml")
-        if os.path.isdir(os.path.join(self.prefix, "share", "facet", "models")):
-            command([self.program, "run", config, "--prompt", "Hello", "--max-tokens", "2", "--json"], "/")
+    def check_installed_configs(self):
+        """All tracked configurations and nothing else, and each finds its model and its plugins where it was moved to."""
+        share = os.path.join(self.prefix, "share", "facet")
+        tracked = {f for f in product_text.tracked_files(self.options.source) if f.startswith("configs/")}
+        installed = {os.path.relpath(os.path.join(path, name), share)
+                     for path, _, names in os.walk(os.path.join(share, "configs")) for name in names}
+        expect(installed == tracked, f"configs/: only installed {installed - tracked}, only tracked {tracked - installed}")
+        for file in sorted(f for f in installed if f.endswith(".toml")):
+            with open(os.path.join(share, file), encoding="utf-8") as config:
+                if 'device = "cuda"' in config.read():
+                    continue  # needs a GPU even to be explained
+            command([self.program, "explain", os.path.join(share, file)], "/")
+        requests = os.path.join(share, "configs", "requests.jsonl")
+        for name in ("default.toml", "docs-5m.toml"):
+            command([self.program, "run", os.path.join(share, "configs", name), "--requests", requests, "--json"], "/")
+
+    def check_build_is_no_package(self):
+        """find_package must not take the build tree for an installation: it has no targets file."""
+        sources = os.path.join(self.work, "shortest first")
+        _, message = command([self.options.cmake, "-S", sources, "-B", os.path.join(self.work, "not built"),
+                              f"-DCMAKE_PREFIX_PATH={self.options.build}",
+                              f"-DCMAKE_CXX_COMPILER={self.options.compiler}"], self.work, 1)
+        expect("Could not find a package configuration file" in message, f"message:\n{message}")
 
     def lose_a_plugin(self):
         """Without its file a plugin is refused with the places that were looked at: the build tree is not one of them."""
@@ -175,7 +196,8 @@ def main():
         package.check_files()
         library = package.run_dropped_in()
         package.check_commands(library)
-        package.run_installed_config()
+        package.check_installed_configs()
+        package.check_build_is_no_package()
         package.lose_a_plugin()
     print("installed, moved, extended and run")
 
