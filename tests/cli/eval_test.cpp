@@ -2,68 +2,20 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <random>
 
-#include "config_text.h"
-#include "facet/checkpoint/gptq_writer.h"
-#include "facet/checkpoint/linear_weight.h"
+#include "eval_against_fixture.h"
 #include "gemma4/pipeline.h"
 #include "quantize_weight.h"
-#include "run_program.h"
 #include "tiny_checkpoint.h"
 
 namespace facet::cli_test {
 namespace {
 
 using testing::HasSubstr;
-using Sequences = std::vector<std::vector<std::int32_t>>;
-
-// Two of one length and one that needs several steps of 64 tokens.
-Sequences random_sequences() {
-  std::mt19937 random(20251130);
-  Sequences sequences;
-  for (const std::size_t length : {24u, 40u, 24u, 150u}) {
-    std::vector<std::int32_t> tokens = {2};
-    while (tokens.size() < length) tokens.push_back(static_cast<std::int32_t>(random() % 8192));
-    sequences.push_back(tokens);
-  }
-  return sequences;
-}
 
 struct Expected {
   double kl = 0, largest = 0, reference_nll = 0, nll = 0;
   std::int64_t same_top = 0, predictions = 0;
-};
-
-class EvalAgainstTest : public FolderTest {
- protected:
-  void SetUp() override {
-    FolderTest::SetUp();
-    std::string text;
-    for (const auto& tokens : random_sequences()) text += Json(tokens).dump() + "\n";
-    tokens_ = write("tokens.jsonl", text);
-    plain_ = config("plain", ConfigText{}, "checkpoint");
-  }
-  std::string config(const std::string& name, const ConfigText& text, const std::string& head) const {
-    std::string toml = text.toml();
-    toml.replace(toml.find("\n[engine]"), 1, "\nhead = \"" + head + "\"\n");
-    return write(name + ".toml", toml);
-  }
-  std::string int8_head() const {
-    ConfigText text;
-    text.linear = "[linear]\nplugin = \"dense\"\nfallback = [\"w4a16\"]";
-    return config("head", text, "int8");
-  }
-  Json eval(const std::string& file, const std::string& against, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> arguments = {"eval", file, "--tokens", tokens_, "--json"};
-    if (!against.empty()) arguments.insert(arguments.end(), {"--against", against});
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const ProgramResult run = run_facet(arguments);
-    EXPECT_EQ(run.exit_code, 0) << run.text();
-    return run.json();
-  }
-
-  std::string tokens_, plain_;
 };
 
 // All logits of a sequence, straight from a model: [tokens, vocabulary].
@@ -181,54 +133,6 @@ TEST_F(EvalAgainstTest, StepsNeedNotMatchAndDecodeAgreesWithPrefill) {
   const double prefill = eval(head, plain_)["against"]["mean_kl"].get<double>();
   const double decode = eval(head, plain_, {"--path", "decode"})["against"]["mean_kl"].get<double>();
   EXPECT_NEAR(decode, prefill, 0.05 * prefill);
-}
-
-// The same codes as compressed-tensors and as GPTQ: other tensors, other config, equal logits.
-TEST_F(EvalAgainstTest, OneQuantizationInTwoFormatsIsTheSameModel) {
-  const fs::path packed = folder_ / "ct", gptq = folder_ / "gptq";
-  const ProgramResult run = run_facet({"quantize", "--in", embedded_checkpoint().string(), "--out", packed.string(),
-                                       "--head", "bf16", "--group", "64"});
-  ASSERT_EQ(run.exit_code, 0) << run.text();
-  const Checkpoint source = Checkpoint::open(packed);
-  const QuantizationConfig quantization = read_quantization(source);
-  fs::create_directories(gptq);
-  SafetensorsWriter writer(gptq / "model.safetensors");
-  constexpr std::string_view kPacked = ".weight_packed";
-  for (const std::string& name : source.names()) {
-    const Tensor& tensor = *source.find(name);
-    const std::string module = name.substr(0, name.find_last_of('.'));
-    const QuantizationScheme* scheme = quantization.scheme_for(module);
-    if (scheme == nullptr || source.find(module + std::string(kPacked)) == nullptr) {
-      writer.add(name, tensor.type, tensor.shape, tensor.data);
-      continue;
-    }
-    if (!name.ends_with(kPacked)) continue;
-    const std::int64_t out = tensor.shape[0], in = tensor.shape[1] * 8;
-    add_gptq_module(
-        writer, module, *scheme, gptq_zeros(quantization.groups), out, in, [&source, &quantization, module, out, in] {
-          const LinearWeight weight = load_linear(source, quantization, module, out, in);
-          const abi::WeightView view = weight.view();
-          const auto* words = static_cast<const std::uint32_t*>(view.values);
-          const std::int64_t groups = (in + view.group_size - 1) / view.group_size;
-          return QuantizedMatrix{{words, words + out * in / 8}, {view.scales, view.scales + out * groups}, {}};
-        });
-  }
-  writer.write();
-  Json root = Json::parse(source.config_json());
-  root.erase("quantization_config");
-  write_text_atomically(gptq / "config.json", with_gptq_config(root.dump(), quantization.groups, quantization.ignore));
-  ConfigText text;
-  text.linear = "[linear]\nplugin = \"w4a16\"\nfallback = [\"dense\"]";
-  text.model = packed.string();
-  const std::string ct_config = config("ct", text, "checkpoint");
-  text.model = gptq.string();
-  const std::string gptq_config = config("gptq", text, "checkpoint");
-  const Json same = eval(gptq_config, ct_config);
-  EXPECT_EQ(same["against"]["mean_kl"], 0.0);
-  EXPECT_EQ(same["against"]["max_logit_difference"], 0.0);
-  const Json lossy = eval(gptq_config, plain_);
-  EXPECT_GT(lossy["against"]["mean_kl"].get<double>(), 0.0);
-  EXPECT_LT(lossy["against"]["mean_kl"].get<double>(), 1.0);
 }
 
 TEST_F(EvalAgainstTest, RefusalsNameBothValues) {
