@@ -3,20 +3,46 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "facet/measure/percentiles.h"
 #include "quantize_weight.h"
+#include "resolved_config.h"
 
 namespace facet::cli {
+namespace {
+
+// The library's text without its own name, number and a line that is always 1.
+std::string json_mistake(const nlohmann::json::exception& error) {
+  std::string text = error.what();
+  for (const char* end : {"] ", "parse error at line 1, "}) {
+    const std::size_t at = text.find(end);
+    if (at != std::string::npos) text.erase(0, at + std::strlen(end));
+  }
+  return text;
+}
+
+// stdout is one for the process, and so is this.
+bool printed = false;
+
+}  // namespace
 
 void add_global_options(CLI::App& command, GlobalOptions& global) {
   command.add_flag("--json", global.json, "Print one JSON document on stdout");
   command.add_option("--log-level", global.log_level, "trace, debug, info, warn, error or off")->capture_default_str();
-  command.add_option("--plugin-dir", global.plugin_dirs,
-                     "Directory to search for plugins, before FACET_PLUGIN_PATH; may be repeated");
+  command
+      .add_option("--plugin-dir", global.plugin_dirs,
+                  "Directory to search for plugins, before FACET_PLUGIN_PATH; may be repeated")
+      ->check(CLI::ExistingDirectory);
+}
+
+std::vector<std::filesystem::path> absolute_plugin_dirs(const GlobalOptions& global) {
+  std::vector<std::filesystem::path> directories;
+  for (const std::string& directory : global.plugin_dirs) directories.push_back(std::filesystem::absolute(directory));
+  return directories;
 }
 
 Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) != 0) {}
@@ -35,10 +61,11 @@ void Progress::update(std::size_t done, std::size_t total) {
 std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, const GlobalOptions& global, bool load,
                                                 std::shared_ptr<gemma4::SharedParts> shared) {
   gemma4::PipelineOptions options;
-  for (const std::string& directory : global.plugin_dirs)
-    options.plugin_dirs.push_back(std::filesystem::absolute(directory));
+  options.plugin_dirs = absolute_plugin_dirs(global);
   options.quantize = quantize_weight;
-  auto pipeline = std::make_unique<gemma4::Pipeline>(load_config(config_file), std::move(options), std::move(shared));
+  const Config config = load_config(config_file);
+  auto pipeline = load_model_of(
+      config, [&] { return std::make_unique<gemma4::Pipeline>(config, std::move(options), std::move(shared)); });
   log(LogLevel::info, "resolved config:\n{}", to_toml(pipeline->config()));
   if (load) {
     Progress progress("loading weights");
@@ -56,6 +83,11 @@ void print_json(const Json& document) {
   const std::string text = json_text(document);
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fputc('\n', stdout);
+  printed = true;
+}
+
+bool json_printed() {
+  return printed;
 }
 
 Json plugin_use_json(const std::vector<PluginUse>& uses) {
@@ -89,7 +121,7 @@ Json memory_json(const MemoryPlan& plan) {
 Json run_record(gemma4::Pipeline& pipeline) {
   const gemma4::SharedParts& shared = *pipeline.shared();
   return {{"facet_version", FACET_VERSION},
-          {"config", to_toml(pipeline.config())},
+          {"config", to_toml(with_option_defaults(pipeline.config(), pipeline.registry()))},
           {"config_file", pipeline.config().file.string()},
           {"device", shared.backend->description()},
           {"cpu_features", describe_cpu_features(shared.services->table()->cpu_features)},
@@ -120,7 +152,7 @@ std::vector<JsonLine> read_json_lines(const std::filesystem::path& file) {
     try {
       lines.push_back({number, nlohmann::json::parse(text)});
     } catch (const nlohmann::json::exception& error) {
-      throw_error(ErrorKind::usage, "{}:{}: {}", file.string(), number, error.what());
+      throw_error(ErrorKind::usage, "{}:{}: not valid JSON: {}", file.string(), number, json_mistake(error));
     }
   }
   return lines;

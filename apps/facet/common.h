@@ -35,6 +35,9 @@ void add_bench(CLI::App& app, GlobalOptions& global);
 // --json, --log-level and --plugin-dir on a subcommand.
 void add_global_options(CLI::App& command, GlobalOptions& global);
 
+// --plugin-dir, independent of the working directory.
+std::vector<std::filesystem::path> absolute_plugin_dirs(const GlobalOptions& global);
+
 // A line that is rewritten on a terminal and absent in a pipe. Writes to stderr.
 class Progress {
  public:
@@ -54,9 +57,24 @@ class Progress {
 std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, const GlobalOptions& global, bool load,
                                                 std::shared_ptr<gemma4::SharedParts> shared = nullptr);
 
-// One JSON document on stdout. Text that is not UTF-8 cannot occur: results come from the decoder, names from checked
-// files.
+// Runs `load` and adds to errors about the checkpoint which line of the config named it, and how.
+template <typename Load>
+auto load_model_of(const Config& config, Load load) {
+  try {
+    return load();
+  } catch (Error& error) {
+    if (error.kind() == ErrorKind::checkpoint && !config.model.written.empty())
+      error.add_context(
+          fmt::format("{}:{}: model.path = \"{}\"", config.file.string(), config.model.line, config.model.written));
+    throw;
+  }
+}
+
+// One JSON document on stdout.
 void print_json(const Json& document);
+// Whether print_json() was called. A command that fails after it has put the failure into its document; another
+// document would spoil the first.
+bool json_printed();
 std::string json_text(const Json& document);
 
 // Resolved TOML, plugin files with versions and hashes, device, checkpoint hash: what is needed to run it again.

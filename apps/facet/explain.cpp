@@ -5,6 +5,7 @@
 #include "explain_json.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
+#include "resolved_config.h"
 
 namespace facet::cli {
 namespace {
@@ -123,9 +124,24 @@ void print_groups(const Json& document) {
   fmt::print("scheduler\n  {}, rule {}\n", plugin_text(scheduler), text_of(scheduler["rule"]));
 }
 
+// Looks at plugins and not at the model, so a configuration whose checkpoint is elsewhere can be printed too.
+void print_resolved(const ExplainOptions& options, const GlobalOptions& global) {
+  const Config config = load_config(options.config);
+  const HostServices services(config.engine.threads, config.engine.cpu_isa);
+  std::vector<std::filesystem::path> directories = config.plugin_paths;
+  for (const std::filesystem::path& directory : absolute_plugin_dirs(global)) directories.push_back(directory);
+  PluginRegistry registry(services.table(), std::move(directories));
+  const std::string text = to_toml(with_option_defaults(config, registry));
+  if (global.json) {
+    print_json({{"config_file", config.file.string()}, {"config", text}});
+  } else {
+    fmt::print("{}", text);
+  }
+}
+
 void explain(const ExplainOptions& options, const GlobalOptions& global) {
   if (options.resolved) {
-    fmt::print("{}", to_toml(load_config(options.config)));
+    print_resolved(options, global);
     return;
   }
   const auto pipeline = open_pipeline(options.config, global, false);
@@ -146,8 +162,9 @@ void add_explain(CLI::App& app, GlobalOptions& global) {
   CLI::App* command = app.add_subcommand("explain", "Which plugin serves what, and why the others do not");
   auto options = std::make_shared<ExplainOptions>();
   command->add_option("config", options->config, "TOML file")->required();
-  command->add_flag("--resolved", options->resolved,
-                    "Print the configuration with every value written out, as TOML, and stop");
+  command->add_flag(
+      "--resolved", options->resolved,
+      "Print the configuration with every value written out, defaults of the plugins too, as TOML, and stop");
   command->add_flag("--all", options->all, "Also ask every other installed linear and attention plugin");
   add_global_options(*command, global);
   command->callback([options, &global] {

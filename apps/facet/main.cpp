@@ -1,6 +1,7 @@
 // The command `facet`. Exit codes: 0 done, 1 run failed, 2 usage or config, 3 plugin or checkpoint refused.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -18,14 +19,64 @@ void complain(const std::string& text) {
   std::fputs(("facet: " + text + "\n").c_str(), stderr);
 }
 
+// A command line that was refused has set no option yet, so the words are looked at.
+bool wants_json(int argc, char** argv) {
+  for (int i = 1; i < argc && std::strcmp(argv[i], "--") != 0; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0) return true;
+  }
+  return false;
+}
+
+// A script that asked for JSON finds the failure where it looks for the result.
+void print_failure(facet::ErrorKind kind, const std::string& text) {
+  if (facet::cli::json_printed()) return;
+  facet::cli::print_json({{"error", {{"kind", facet::to_string(kind)}, {"text", text}}}});
+}
+
 // CLI11 says only that a command is missing; the word that should be one is what the user looks for.
-void explain_unknown_command(const CLI::App& app, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-' || !app.get_subcommands().empty()) return;
+std::string unknown_command_text(const CLI::App& app, const std::string& word) {
   std::vector<std::string> known;
   for (const CLI::App* command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
-  const std::string near = facet::nearest_name(argv[1], known);
-  complain(fmt::format("unknown command '{}'{}; commands are {}", argv[1],
-                       near.empty() ? "" : fmt::format("; did you mean '{}'?", near), fmt::join(known, ", ")));
+  const std::string near = facet::nearest_name(word, known);
+  return fmt::format("unknown command '{}'{}; commands are {}", word,
+                     near.empty() ? "" : fmt::format("; did you mean '{}'?", near), fmt::join(known, ", "));
+}
+
+// CLI11 lists what is left over from the last to the first and suggests nothing. The first unknown option counts: words
+// behind it may be its values.
+std::string leftover_text(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  const std::vector<std::string> words = app.remaining(true);
+  const auto option = std::find_if(words.begin(), words.end(),
+                                   [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
+  const std::string help = fmt::format("`facet {} --help` shows what it takes", command->get_name());
+  if (option == words.end()) return fmt::format("'{}' is one argument too many; {}", fmt::join(words, " "), help);
+  const std::string name = option->substr(0, option->find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* other : command->get_options()) {
+    for (const std::string& long_name : other->get_lnames()) known.push_back("--" + long_name);
+  }
+  const std::string near = facet::nearest_name(name, known);
+  return fmt::format("unknown option '{}'{}; {}", name, near.empty() ? "" : fmt::format("; did you mean '{}'?", near),
+                     help);
+}
+
+int report_usage(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  using facet::ErrorKind;
+  if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+  std::string text = error.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    text = leftover_text(app);
+    complain("usage error: " + text);
+  } else if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) {
+    text = unknown_command_text(app, argv[1]);
+    complain("usage error: " + text);
+  } else {
+    app.exit(error);
+  }
+  if (wants_json(argc, argv)) print_failure(ErrorKind::usage, text);
+  return exit_code(ErrorKind::usage);
 }
 
 // Descriptors 0 to 2 must be open, or a file of the run would take their place and be written to. A closed stdout
@@ -49,11 +100,15 @@ int run_command(int argc, char** argv) {
     app.parse(argc, argv);
     return 0;
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) explain_unknown_command(app, argc, argv);
-    return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::usage);
+    return report_usage(app, error, argc, argv);
   } catch (const Error& error) {
     complain(fmt::format("{} error: {}", to_string(error.kind()), error.full_text()));
+    if (wants_json(argc, argv)) print_failure(error.kind(), error.full_text());
     return exit_code(error.kind());
+  } catch (const std::exception& error) {
+    complain(error.what());
+    if (wants_json(argc, argv)) print_failure(ErrorKind::run, error.what());
+    return exit_code(ErrorKind::run);
   }
 }
 

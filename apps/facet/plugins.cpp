@@ -22,13 +22,7 @@ struct Installed {
   HostServices services{0, "auto"};
   PluginRegistry registry;
 
-  explicit Installed(const GlobalOptions& global) : registry(services.table(), absolute_dirs(global)) {}
-
-  static std::vector<fs::path> absolute_dirs(const GlobalOptions& global) {
-    std::vector<fs::path> directories;
-    for (const std::string& directory : global.plugin_dirs) directories.push_back(fs::absolute(directory));
-    return directories;
-  }
+  explicit Installed(const GlobalOptions& global) : registry(services.table(), absolute_plugin_dirs(global)) {}
 };
 
 Json directories_json(const PluginRegistry& registry) {
@@ -223,7 +217,12 @@ void check(const PluginsOptions& options, const GlobalOptions& global) {
   } else {
     fmt::print("{}: {}\n", file, document["verdict"].get<std::string>());
   }
-  if (!reason.empty()) throw Error(ErrorKind::plugin, reason);
+  if (reason.empty()) return;
+  // On a terminal both streams are read: the table has said why.
+  if (!global.json)
+    reason = fmt::format("{}: {}, the check '{}' failed", file, document["verdict"].get<std::string>(),
+                         kChecks[failed].name);
+  throw Error(ErrorKind::plugin, reason);
 }
 
 }  // namespace

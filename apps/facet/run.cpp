@@ -95,10 +95,7 @@ class TextStream {
   TextStream(Engine& engine, const Tokenizer& tokenizer) : decoder_(tokenizer, true) {
     engine.on_token = [this](std::uint64_t, std::int32_t token) { put(decoder_.push(token)); };
   }
-  void finish() {
-    put(decoder_.finish());
-    std::fputc('\n', stdout);
-  }
+  void finish() { put(decoder_.finish() + '\n'); }
 
  private:
   static void put(const std::string& text) {

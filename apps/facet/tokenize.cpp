@@ -30,7 +30,12 @@ std::vector<std::string> collect_texts(const TokenizeOptions& options) {
 
 void tokenize(const TokenizeOptions& options, const GlobalOptions& global) {
   const std::vector<std::string> texts = collect_texts(options);
-  const Tokenizer tokenizer = Tokenizer::load(load_config(options.config).model.path / "tokenizer.json");
+  const Config config = load_config(options.config);
+  if (!config.model.synthetic.empty())
+    throw_error(ErrorKind::config, "{}: model.synthetic '{}' has no tokenizer; name a checkpoint in model.path",
+                config.file.string(), config.model.synthetic);
+  const Tokenizer tokenizer =
+      load_model_of(config, [&] { return Tokenizer::load(config.model.path / "tokenizer.json"); });
   Json document = {{"results", Json::array()}};
   for (const std::string& text : texts) {
     const std::vector<std::int32_t> ids = tokenizer.encode(text, {});

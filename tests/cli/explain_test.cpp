@@ -117,7 +117,7 @@ TEST_F(ExplainTest, WithoutATakerItEndsWithAllReasons) {
   text.linear = "[linear]\nplugin = \"w4a16\"\nfallback = [\"w4a8\"]";
   const ProgramResult run = explain(text);
   EXPECT_EQ(run.exit_code, 3) << run.text();
-  EXPECT_EQ(run.out, "");
+  EXPECT_EQ(run.json()["error"]["kind"], "plugin");
   EXPECT_THAT(run.err, AllOf(HasSubstr("w4a16:"), HasSubstr("w4a8:"), HasSubstr("bf16"), HasSubstr("layers.0"),
                              HasSubstr("linear")));
 }
@@ -136,10 +136,35 @@ TEST_F(ExplainTest, TheResolvedConfigurationIsOne) {
   text.linear = kMixedRules;
   const ProgramResult first = explain(text, {"--resolved"});
   ASSERT_EQ(first.exit_code, 0) << first.text();
-  EXPECT_THAT(first.out, AllOf(HasSubstr("prefill_chunk"), HasSubstr("fallback"), HasSubstr("w4a16")));
+  // Values of the file, of the engine and of the plugins.
+  EXPECT_THAT(first.out, AllOf(HasSubstr("prefill_chunk"), HasSubstr("fallback"), HasSubstr("w4a16"),
+                               HasSubstr("options = {key_block = 64, query_chunk = 64}"),
+                               HasSubstr("options = {activations = \"fp32\"}"), HasSubstr("storage = \"bf16\"")));
   const ProgramResult second = run_facet({"explain", write("resolved.toml", first.out), "--resolved"});
   ASSERT_EQ(second.exit_code, 0) << second.text();
   EXPECT_EQ(second.out, first.out);
+  const ProgramResult json = explain(text, {"--resolved", "--json"});
+  EXPECT_EQ(json.json()["config"], first.out) << json.text();
+  // A run records the same text.
+  const ProgramResult run =
+      run_facet({"run", (folder_ / "config.toml").string(), "--prompt", "a", "--max-tokens", "1", "--json"});
+  EXPECT_EQ(run.json()["record"]["config"], first.out) << run.text();
+}
+
+// A rule that matches no layer may name a plugin that is not installed here; it is printed as it is written.
+TEST_F(ExplainTest, ARuleThatMatchesNothingIsResolvedAsWritten) {
+  ConfigText text;
+  text.linear =
+      "[linear]\nplugin = \"dense\"\n[[linear.rules]]\nlayers = \"vision.*\"\nplugin = \"elsewhere\"\n"
+      "options = { tile = 3 }";
+  const ProgramResult resolved = explain(text, {"--resolved"});
+  ASSERT_EQ(resolved.exit_code, 0) << resolved.text();
+  EXPECT_THAT(resolved.out, AllOf(HasSubstr("plugin = \"elsewhere\"\noptions = {tile = 3}"),
+                                  HasSubstr("options = {activations = \"fp32\"}")));
+  const ProgramResult run =
+      run_facet({"run", (folder_ / "config.toml").string(), "--prompt", "a", "--max-tokens", "1", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  EXPECT_EQ(run.json()["record"]["config"], resolved.out);
 }
 
 }  // namespace

@@ -127,6 +127,15 @@ void expect_refusal(const BadPlugin& bad) {
     EXPECT_THAT(run.err, HasSubstr(check["text"].get<std::string>()));
   }
   EXPECT_FALSE(reached) << bad.file << ": no check is named " << bad.failed;
+  // For people the reason stands once, on stdout.
+  const ProgramResult text = run_facet({"plugins", "check", bad.file});
+  EXPECT_EQ(text.exit_code, 3) << text.text();
+  for (const Json& check : document["checks"]) {
+    if (!check.contains("text")) continue;
+    EXPECT_THAT(text.out, HasSubstr(check["text"].get<std::string>()));
+    EXPECT_THAT(text.err, AllOf(testing::Not(HasSubstr(check["text"].get<std::string>())),
+                                HasSubstr(std::string("'") + bad.failed + "' failed")));
+  }
 }
 
 TEST_F(PluginsTest, CheckSaysWhereAFileThatIsNoPluginFails) {

@@ -13,6 +13,14 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
+void expect_error_document(const ProgramResult& run, const std::string& kind) {
+  const Json error = run.json()["error"];
+  EXPECT_EQ(error["kind"], kind) << run.text();
+  EXPECT_NE(run.exit_code, 0) << run.text();
+  // The same text as on stderr.
+  EXPECT_THAT(run.err, HasSubstr(error["text"].get<std::string>()));
+}
+
 class RefusalTest : public FolderTest {
  protected:
   ProgramResult run_config(const std::string& toml) const {
@@ -36,7 +44,7 @@ TEST_F(RefusalTest, AllMistakesOfAConfigAtOnceWithTheirLines) {
       "[scheduler]\n"
       "plugin = \"static\"\n");
   EXPECT_EQ(run.exit_code, 2) << run.text();
-  EXPECT_EQ(run.out, "");
+  expect_error_document(run, "config");
   EXPECT_THAT(run.err, AllOf(HasSubstr("config.toml:4: engine"), HasSubstr("max_sequences"),
                              HasSubstr("config.toml:5: engine.max_context"), HasSubstr("config.toml:8:"),
                              HasSubstr("attention")));
@@ -77,7 +85,14 @@ TEST_F(RefusalTest, AMissingCheckpointIsNamed) {
   text.model = "no-such-folder";
   const ProgramResult run = run_config(text.toml());
   EXPECT_EQ(run.exit_code, 3) << run.text();
-  EXPECT_THAT(run.err, HasSubstr("no-such-folder"));
+  // The path that was looked at, and what the file says where.
+  EXPECT_THAT(run.err, AllOf(HasSubstr((fs::canonical(folder_) / "no-such-folder").string()),
+                             HasSubstr("config.toml:2: model.path = \"no-such-folder\"")));
+  expect_error_document(run, "checkpoint");
+  const ProgramResult words = run_facet({"tokenize", (folder_ / "config.toml").string(), "--text", "a"});
+  EXPECT_EQ(words.exit_code, 3) << words.text();
+  EXPECT_EQ(words.out, "");
+  EXPECT_THAT(words.err, HasSubstr("config.toml:2: model.path = \"no-such-folder\""));
 }
 
 TEST_F(RefusalTest, ATruncatedFileIsRefusedBeforeItIsRead) {
@@ -95,7 +110,7 @@ TEST_F(RefusalTest, ATruncatedFileIsRefusedBeforeItIsRead) {
   const ProgramResult run = run_config(text.toml());
   EXPECT_EQ(run.signal, 0) << run.text();
   EXPECT_EQ(run.exit_code, 3) << run.text();
-  EXPECT_EQ(run.out, "");
+  expect_error_document(run, "checkpoint");
   EXPECT_THAT(run.err, AllOf(HasSubstr("model.safetensors"), HasSubstr(std::to_string(whole - 4096))));
 }
 
@@ -159,7 +174,13 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         WrongUse{"no_command", {}, "subcommand"}, WrongUse{"unknown_command", {"explan"}, "did you mean 'explain'"},
         WrongUse{"no_config", {"run"}, "config"},
-        WrongUse{"unknown_flag", {"run", "CONFIG", "--prmpt", "a"}, "--prmpt"},
+        WrongUse{"unknown_flag", {"run", "CONFIG", "--prmpt", "a"}, "'--prmpt'; did you mean '--prompt'?"},
+        WrongUse{"flag_with_value",
+                 {"run", "CONFIG", "--prompt", "a", "--temperatur=0.5"},
+                 "'--temperatur'; did you mean '--temperature'?"},
+        WrongUse{"strange_flag", {"plan", "CONFIG", "--zzz"}, "unknown option '--zzz'; `facet plan --help`"},
+        WrongUse{"two_configs", {"plan", "CONFIG", "CONFIG"}, "one argument too many"},
+        WrongUse{"no_plugin_dir", {"explain", "CONFIG", "--plugin-dir", "no-such-folder"}, "no-such-folder"},
         WrongUse{"two_sources", {"run", "CONFIG", "--prompt", "a", "--requests", "TOKENS"}, "--requests"},
         WrongUse{"no_source", {"run", "CONFIG"}, "give one of --prompt"},
         WrongUse{"not_utf8", {"run", "CONFIG", "--prompt", "a\xff"}, "--prompt: the text is not valid UTF-8 at byte 1"},
@@ -190,6 +211,19 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{"plugin_kind", {"plugins", "describe", "flash", "--kind", "atention"}, "atention"},
         WrongUse{"plugins_alone", {"plugins"}, "subcommand"}),
     [](const testing::TestParamInfo<WrongUse>& param) { return param.param.name; });
+
+// Asked for JSON, stdout holds one document whatever went wrong, also where no option was understood.
+TEST_F(RefusalTest, WithJsonEveryKindOfFailureIsADocument) {
+  const std::string config = write("config.toml", ConfigText{}.toml());
+  expect_error_document(run_facet({"explan", "--json"}), "usage");
+  expect_error_document(run_facet({"run", "--json"}), "usage");
+  expect_error_document(run_facet({"explain", config, "--json", "--al"}), "usage");
+  expect_error_document(run_facet({"run", config, "--json"}), "usage");
+  expect_error_document(run_facet({"plan", (folder_ / "absent.toml").string(), "--json"}), "config");
+  expect_error_document(run_facet({"plugins", "describe", "flsh", "--json"}), "plugin");
+  // What follows "--" is no option, and without the option stdout stays empty.
+  EXPECT_EQ(run_facet({"explan", "--", "--json"}).out, "");
+}
 
 TEST_F(RefusalTest, HelpAndVersionSucceed) {
   EXPECT_EQ(run_facet({"--help"}).exit_code, 0);

@@ -96,14 +96,21 @@ TEST_P(BadFileTest, EndsWithPlaceAndReason) {
   const std::string file = write("input.jsonl", GetParam().text);
   const ProgramResult run = run_facet({"run", config_, GetParam().option, file, "--json"});
   EXPECT_EQ(run.exit_code, 2) << run.text();
-  EXPECT_EQ(run.out, "");
-  for (const char* part : GetParam().message) EXPECT_THAT(run.err, HasSubstr(part));
+  const Json error = run.json()["error"];
+  EXPECT_EQ(error["kind"], "usage");
+  for (const char* part : GetParam().message) {
+    EXPECT_THAT(run.err, HasSubstr(part));
+    EXPECT_THAT(error["text"].get<std::string>(), HasSubstr(part));
+  }
+  EXPECT_THAT(run.err, testing::Not(HasSubstr("json.exception")));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Files, BadFileTest,
     testing::Values(
-        BadFile{"broken_json", "--prompt-ids", "[2,3]\n[2,\n", {"input.jsonl:2:"}},
+        BadFile{"broken_json", "--prompt-ids", "[2,3]\n[2,\n", {"input.jsonl:2: not valid JSON: column "}},
+        BadFile{"trailing_comma", "--requests", "{\"prompt\":\"a\",}\n", {"input.jsonl:1: not valid JSON: column 15"}},
+        BadFile{"huge_number", "--prompt-ids", "[1e999]\n", {"input.jsonl:1: not valid JSON: number overflow"}},
         BadFile{"not_ids", "--prompt-ids", "[2,3]\n\n[2,\"a\"]\n", {"input.jsonl:3:", "array of token ids"}},
         BadFile{"fraction", "--prompt-ids", "[2,3.5]\n", {"input.jsonl:1:", "array of token ids"}},
         BadFile{"object", "--prompt-ids", "{\"prompt\":\"a\"}\n", {"input.jsonl:1:"}},

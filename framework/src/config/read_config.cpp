@@ -80,8 +80,9 @@ void read_model(const TableReader& table, Config& config) {
     table.error("path", "missing; name the folder of the checkpoint (or model.synthetic, a shape with random weights)");
   if (table.has("path") && table.has("synthetic"))
     table.error("synthetic", "given beside model.path; a model comes from one of them");
-  const std::string path = table.text("path", "");
-  if (!path.empty()) config.model.path = config::resolved(config.base, path);
+  config.model.written = table.text("path", "");
+  config.model.line = table.line_of("path");
+  if (!config.model.written.empty()) config.model.path = config::resolved(config.base, config.model.written);
   config.model.head = table.choice("head", config.model.head, {"checkpoint", "bf16", "int8", "int4"});
 }
 

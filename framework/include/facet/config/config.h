@@ -52,8 +52,13 @@ struct ModelConfig {
   std::filesystem::path path;       // absolute after loading; empty for a synthetic model
   std::string synthetic;            // name of a shape with random weights, for measuring speed; instead of path
   std::string head = "checkpoint";  // checkpoint | bf16 | int8 | int4: format of the shared embedding and head table
+  std::string written;              // `path` as the file says it
+  int line = 0;                     // of `path` in the file
 
-  bool operator==(const ModelConfig&) const = default;
+  // Same model and head; how and where the path was written does not count.
+  bool operator==(const ModelConfig& other) const {
+    return path == other.path && synthetic == other.synthetic && head == other.head;
+  }
 };
 
 struct EngineConfig {
