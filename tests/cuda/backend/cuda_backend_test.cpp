@@ -1,0 +1,359 @@
+// Every operation of the CUDA backend against the CPU's, on fresh random inputs. Activations are bf16 there, so inputs
+// are exact bf16 and results may differ by its rounding.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <random>
+
+#include "facet/backend/cpu_backend.h"
+#include "facet/backend/cuda_backend.h"
+#include "facet/base/error.h"
+#include "facet/sdk/kv_rows.h"
+#include "facet/sdk/numeric.h"
+
+namespace facet {
+namespace {
+
+constexpr double kBf16 = 0x1p-8;  // rounding to 8 bits, with a neighbour's worth of room
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+class CudaBackendTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      gpu_ = make_cuda_backend();
+    } catch (const Error& error) {
+      if (std::getenv("FACET_REQUIRE_GPU") != nullptr) FAIL() << error.full_text();
+      GTEST_SKIP() << error.full_text();
+    }
+    const unsigned seed = std::random_device{}();
+    RecordProperty("seed", static_cast<int>(seed));
+    std::printf("seed %u\n", seed);
+    random_.seed(seed);
+  }
+
+  // Values that bf16 holds exactly.
+  std::vector<float> numbers(std::size_t count, float spread = 1.0f) {
+    std::normal_distribution<float> normal(0, spread);
+    std::vector<float> values(count);
+    for (float& value : values) value = sdk::bf16_to_float(sdk::float_to_bf16(normal(random_)));
+    return values;
+  }
+  template <typename T>
+  T* on_gpu(const std::vector<T>& values) {
+    buffers_.push_back(gpu_->allocate(values.size() * sizeof(T), 256, "test"));
+    gpu_->upload(buffers_.back().data(), values.data(), values.size() * sizeof(T));
+    return buffers_.back().template as<T>();
+  }
+  std::uint16_t* bf16_on_gpu(const std::vector<float>& values) {
+    std::vector<std::uint16_t> narrow;
+    for (const float value : values) narrow.push_back(sdk::float_to_bf16(value));
+    return on_gpu(narrow);
+  }
+  template <typename T>
+  std::vector<T> back(const T* device, std::size_t count) {
+    const auto* host = static_cast<const T*>(gpu_->read_back(device, count * sizeof(T)));
+    return {host, host + count};
+  }
+  std::vector<float> bf16_back(const std::uint16_t* device, std::size_t count) {
+    std::vector<float> values;
+    for (const std::uint16_t value : back(device, count)) values.push_back(sdk::bf16_to_float(value));
+    return values;
+  }
+  static void expect_near(const std::vector<float>& values, const std::vector<float>& right, double relative,
+                          double absolute) {
+    ASSERT_EQ(values.size(), right.size());
+    for (std::size_t i = 0; i < right.size(); ++i) {
+      const double allowed = relative * std::abs(static_cast<double>(right[i])) + absolute;
+      ASSERT_NEAR(values[i], right[i], allowed) << "element " << i;
+    }
+  }
+
+  HostServices services_{2, "auto"};
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend(services_);
+  std::unique_ptr<Backend> gpu_;
+  std::vector<DeviceBuffer> buffers_;
+  std::mt19937 random_;
+};
+
+TEST_F(CudaBackendTest, MemoryIsZeroAlignedCountedAndRefusedWithNumbers) {
+  {
+    const DeviceBuffer buffer = gpu_->allocate(1000, 4096, "weights");
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 4096, 0u);
+    for (const char byte : back(buffer.as<char>(), 1000)) ASSERT_EQ(byte, 0);
+    EXPECT_EQ(gpu_->accounts().front().bytes, 1000u);
+  }
+  EXPECT_EQ(gpu_->accounts().front().bytes, 0u);
+  EXPECT_EQ(gpu_->accounts().front().peak_bytes, 1000u);
+  try {
+    gpu_->allocate(std::uint64_t{1} << 46, 256, "kv");
+    FAIL() << "64 TiB were given";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("70368744177664 bytes"), std::string::npos) << error.message();
+  }
+  EXPECT_NO_THROW(gpu_->allocate(64, 64, "weights"));  // a refusal leaves the device usable
+}
+
+TEST_F(CudaBackendTest, LargeUploadsArriveWhole) {
+  std::vector<std::uint32_t> words(20'000'000);
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = static_cast<std::uint32_t>(i * 2654435761u);
+  EXPECT_EQ(back(on_gpu(words), words.size()), words);
+}
+
+TEST_F(CudaBackendTest, Norms) {
+  for (const std::int64_t width : {96, 384, 3840, 9001}) {
+    const std::int64_t tokens = 5;
+    const auto count = static_cast<std::size_t>(tokens * width);
+    const std::vector<float> hidden = numbers(count, 50), update = numbers(count, 3),
+                             post = numbers(static_cast<std::size_t>(width)),
+                             next = numbers(static_cast<std::size_t>(width));
+    std::vector<float> right_hidden(count, kNan), right(count, kNan);
+    ResidualInput input{hidden.data(),       update.data(), post.data(), 0.75f, next.data(),
+                        right_hidden.data(), right.data(),  tokens,      width, 1e-6f};
+    cpu_->residual_norm(input);
+    auto* hidden_out = on_gpu(std::vector<float>(count, kNan));
+    auto* normed = bf16_on_gpu(std::vector<float>(count, kNan));
+    input.hidden = on_gpu(hidden);
+    input.update = bf16_on_gpu(update);
+    input.post_norm = on_gpu(post);
+    input.next_norm = on_gpu(next);
+    input.hidden_out = hidden_out;
+    input.normed = normed;
+    gpu_->residual_norm(input);
+    expect_near(back(hidden_out, count), right_hidden, 1e-5, 1e-4);
+    expect_near(bf16_back(normed, count), right, kBf16, 1e-5);
+
+    cpu_->rms_norm(hidden.data(), post.data(), 1e-6f, tokens, width, right.data());
+    auto* only = bf16_on_gpu(std::vector<float>(count, kNan));
+    gpu_->rms_norm(on_gpu(hidden), on_gpu(post), 1e-6f, tokens, width, only);
+    expect_near(bf16_back(only, count), right, kBf16, 1e-5);
+  }
+}
+
+TEST_F(CudaBackendTest, GateGatherSoftCapAndEmbedding) {
+  const std::int64_t tokens = 3, width = 1000;
+  const auto count = static_cast<std::size_t>(tokens * width);
+  const std::vector<float> gate_up = numbers(2 * count, 3);
+  std::vector<float> right(count);
+  cpu_->gelu_gate(gate_up.data(), tokens, width, right.data());
+  auto* gated = bf16_on_gpu(std::vector<float>(count, kNan));
+  gpu_->gelu_gate(bf16_on_gpu(gate_up), tokens, width, gated);
+  expect_near(bf16_back(gated, count), right, kBf16, 1e-4);
+
+  const std::vector<float> rows = numbers(count);
+  const std::vector<std::int32_t> index = {2, 0, 2, 1};
+  auto* gathered = on_gpu(std::vector<float>(4 * static_cast<std::size_t>(width), kNan));
+  gpu_->gather_rows(on_gpu(rows), on_gpu(index), 4, width, gathered);
+  std::vector<float> right_rows(4 * static_cast<std::size_t>(width));
+  cpu_->gather_rows(rows.data(), index.data(), 4, width, right_rows.data());
+  EXPECT_EQ(back(gathered, right_rows.size()), right_rows);
+
+  std::vector<float> capped = numbers(count, 40);
+  auto* device_capped = on_gpu(capped);
+  gpu_->soft_cap(device_capped, tokens * width, 30);
+  cpu_->soft_cap(capped.data(), tokens * width, 30);
+  expect_near(back(device_capped, count), capped, 1e-5, 1e-5);
+}
+
+TEST_F(CudaBackendTest, EmbedsEveryWeightFormat) {
+  const std::int64_t rows = 37, width = 200, group = 64, groups = 4;
+  const std::vector<std::int32_t> ids = {36, 0, 17, 17};
+  std::vector<std::uint16_t> bf16;
+  for (const float value : numbers(static_cast<std::size_t>(rows * width))) bf16.push_back(sdk::float_to_bf16(value));
+  std::vector<std::uint32_t> words(static_cast<std::size_t>(rows * width / 8));
+  for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random_());
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(rows * width)),
+      zeros(static_cast<std::size_t>(rows * groups));
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random_());
+  for (std::uint8_t& zero : zeros) zero = static_cast<std::uint8_t>(random_() % 16);
+  const std::vector<float> scales = numbers(static_cast<std::size_t>(rows * groups));
+  using abi::WeightFormat;
+  const std::uint32_t size = sizeof(abi::WeightView);
+  const abi::WeightView views[] = {
+      {size, WeightFormat::bf16, rows, width, 0, bf16.data(), 2 * width, nullptr, nullptr},
+      {size, WeightFormat::int4, rows, width, group, words.data(), width / 2, scales.data(), nullptr},
+      {size, WeightFormat::int4, rows, width, group, words.data(), width / 2, scales.data(), zeros.data()},
+      {size, WeightFormat::int8, rows, width, group, bytes.data(), width, scales.data(), nullptr}};
+  for (const abi::WeightView& view : views) {
+    const PlacedWeight placed = gpu_->place(view, "weights");
+    std::vector<float> right(ids.size() * static_cast<std::size_t>(width));
+    cpu_->embed(view, ids.data(), static_cast<std::int64_t>(ids.size()), 19.5f, right.data());
+    auto* out = on_gpu(std::vector<float>(right.size(), kNan));
+    gpu_->embed(placed.view, on_gpu(ids), static_cast<std::int64_t>(ids.size()), 19.5f, out);
+    expect_near(back(out, right.size()), right, 1e-6, 0);
+  }
+}
+
+TEST_F(CudaBackendTest, ArgmaxAsTheSampler) {
+  const std::int64_t rows = 9, vocabulary = 26'214;
+  std::vector<float> logits = numbers(static_cast<std::size_t>(rows * vocabulary), 5);
+  const auto row = [&](std::int64_t r) { return logits.data() + r * vocabulary; };
+  row(1)[77] = row(1)[20'000] = 1e6f;  // a tie: the lowest
+  row(2)[5] = kNan;
+  row(3)[vocabulary - 1] = std::numeric_limits<float>::infinity();
+  std::fill_n(row(4), vocabulary, -std::numeric_limits<float>::infinity());
+  std::fill_n(row(5), vocabulary, -1.0f);
+  row(5)[3] = -0.0f;
+  row(5)[9] = 0.0f;
+  row(6)[vocabulary - 1] = 1e30f;
+  std::fill_n(row(7), vocabulary, -1e30f);
+  std::vector<std::int32_t> right(static_cast<std::size_t>(rows), -7);
+  cpu_->argmax(logits.data(), rows, vocabulary, right.data());
+  EXPECT_EQ(right[1], 77);
+  EXPECT_EQ(right[2], -1);
+  EXPECT_EQ(right[3], -1);
+  EXPECT_EQ(right[4], -1);
+  auto* ids = on_gpu(std::vector<std::int32_t>(static_cast<std::size_t>(rows), -7));
+  gpu_->argmax(on_gpu(logits), rows, vocabulary, ids);
+  EXPECT_EQ(back(ids, right.size()), right);
+}
+
+// Queries and KV rows, in every element type and order; a padding row writes nothing.
+TEST_F(CudaBackendTest, PreparesAttention) {
+  for (const abi::DType element : {abi::DType::f32, abi::DType::bf16, abi::DType::i8}) {
+    for (const abi::KvOrder order : {abi::KvOrder::token_major, abi::KvOrder::head_major}) {
+      const std::int64_t q_heads = 4, kv_heads = 2, dim = 96, blocks = 3, tokens = 4, live = 24;
+      abi::KvView view{};
+      view.size = sizeof view;
+      view.layout = {sizeof(abi::KvLayout),
+                     abi::KvAddressing::paged,
+                     order,
+                     element,
+                     element == abi::DType::i8 ? abi::KvScales::per_row_head : abi::KvScales::none,
+                     4,
+                     64};
+      const sdk::KvStrides strides = sdk::kv_strides(view.layout, kv_heads, dim);
+      view.kv_heads = kv_heads;
+      view.head_dim = dim;
+      view.block_stride = strides.block;
+      view.row_stride = strides.row;
+      view.head_stride = strides.head;
+      view.scale_block_stride = strides.scale_block;
+      view.scale_row_stride = strides.scale_row;
+      view.scale_head_stride = strides.scale_head;
+      view.table_stride = 2;
+      const std::vector<std::int32_t> table = {2, 0, 1, -1}, positions = {5, 1, 6, 0}, sequence = {0, 1, 0, -1};
+      const auto bytes = static_cast<std::size_t>(strides.block * blocks * sdk::element_bytes(element));
+      const auto scale_count = static_cast<std::size_t>(strides.scale_block * blocks + 1);
+      std::vector<unsigned char> keys(bytes, 0x7f), values = keys;
+      std::vector<float> key_scales(scale_count, -1), value_scales = key_scales;
+      AttentionInput input;
+      input.stride = (q_heads + 2 * kv_heads) * dim;
+      const std::vector<float> projections = numbers(static_cast<std::size_t>(tokens * input.stride)),
+                               query_norm = numbers(static_cast<std::size_t>(dim)),
+                               key_norm = numbers(static_cast<std::size_t>(dim)), frequency = {1, 0.5f, 0.01f};
+      std::vector<float> cosine, sine, queries(static_cast<std::size_t>(tokens * q_heads * dim), kNan);
+      for (std::int64_t i = 0; i < tokens * live; ++i) {
+        cosine.push_back(std::cos(0.1f * static_cast<float>(i)));
+        sine.push_back(std::sin(0.1f * static_cast<float>(i)));
+      }
+      input.query_heads = q_heads;
+      input.kv_heads = kv_heads;
+      input.head_dim = dim;
+      input.epsilon = 1e-6f;
+      input.tokens = tokens;
+
+      AttentionInput host = input;
+      abi::KvView host_view = view;
+      host_view.keys = keys.data();
+      host_view.values = values.data();
+      host_view.key_scales = key_scales.data();
+      host_view.value_scales = value_scales.data();
+      host_view.block_table = table.data();
+      host.projections = projections.data();
+      host.query_norm = query_norm.data();
+      host.key_norm = key_norm.data();
+      host.rotary = {live, cosine.data(), sine.data()};
+      host.positions = positions.data();
+      host.sequence = sequence.data();
+      host.kv = &host_view;
+      host.queries = queries.data();
+
+      abi::KvView device_view = view;
+      auto *device_keys = on_gpu(keys), *device_values = on_gpu(values);
+      auto *device_key_scales = on_gpu(key_scales), *device_value_scales = on_gpu(value_scales);
+      device_view.keys = device_keys;
+      device_view.values = device_values;
+      device_view.key_scales = device_key_scales;
+      device_view.value_scales = device_value_scales;
+      device_view.block_table = on_gpu(table);
+      auto* device_queries = bf16_on_gpu(queries);
+      input.projections = bf16_on_gpu(projections);
+      input.query_norm = on_gpu(query_norm);
+      input.key_norm = on_gpu(key_norm);
+      input.rotary = {live, on_gpu(cosine), on_gpu(sine)};
+      input.positions = on_gpu(positions);
+      input.sequence = on_gpu(sequence);
+      input.kv = &device_view;
+      input.queries = device_queries;
+
+      cpu_->prepare_attention(host);
+      gpu_->prepare_attention(input);
+      expect_near(bf16_back(device_queries, queries.size()), queries, kBf16, 1e-4);
+      const std::vector<unsigned char> got_keys = back(device_keys, bytes), got_values = back(device_values, bytes);
+      for (const auto& [got, right] : {std::pair{&got_keys, &keys}, {&got_values, &values}}) {
+        for (std::size_t i = 0; i < bytes / static_cast<std::size_t>(sdk::element_bytes(element)); ++i) {
+          if (element == abi::DType::i8) {
+            ASSERT_NEAR(reinterpret_cast<const std::int8_t*>(got->data())[i],
+                        reinterpret_cast<const std::int8_t*>(right->data())[i], 1)
+                << i;
+          } else {
+            const auto value = [&](const std::vector<unsigned char>& from) {
+              return element == abi::DType::f32
+                         ? reinterpret_cast<const float*>(from.data())[i]
+                         : sdk::bf16_to_float(reinterpret_cast<const std::uint16_t*>(from.data())[i]);
+            };
+            ASSERT_NEAR(value(*got), value(*right), kBf16 * std::abs(value(*right)) + 1e-4) << i;
+          }
+        }
+      }
+      if (element == abi::DType::i8) {
+        expect_near(back(device_key_scales, scale_count), key_scales, 1e-4, 1e-7);
+        expect_near(back(device_value_scales, scale_count), value_scales, 1e-4, 1e-7);
+      }
+    }
+  }
+}
+
+TEST_F(CudaBackendTest, RotaryUsesFloatAngles) {
+  const std::vector<float> frequency = {1.0f, 0.1f, 1e-4f};
+  const std::vector<std::int32_t> positions = {0, 1, 1023, 262143};
+  std::vector<float> cosine(12, kNan), sine(12, kNan);
+  cpu_->rotary(positions.data(), 4, frequency.data(), {3, cosine.data(), sine.data()});
+  auto *device_cosine = on_gpu(std::vector<float>(12, kNan)), *device_sine = on_gpu(std::vector<float>(12, kNan));
+  gpu_->rotary(on_gpu(positions), 4, on_gpu(frequency), {3, device_cosine, device_sine});
+  expect_near(back(device_cosine, 12), cosine, 0, 1e-6);
+  expect_near(back(device_sine, 12), sine, 0, 1e-6);
+}
+
+// The first call records and runs; later ones run what was recorded on what the memory holds then.
+TEST_F(CudaBackendTest, RecordedStepsReadTheMemoryOfTheirReplay) {
+  const std::int64_t width = 512;
+  auto* in = on_gpu(numbers(static_cast<std::size_t>(width)));
+  auto* out = on_gpu(std::vector<float>(static_cast<std::size_t>(width), kNan));
+  auto* row = on_gpu(std::vector<std::int32_t>{0});
+  int launches = 0;
+  const auto step = [&] {
+    ++launches;
+    gpu_->gather_rows(in, row, 1, width, out);
+    gpu_->soft_cap(out, width, 30);
+  };
+  EXPECT_TRUE(gpu_->run_recorded(1, step));
+  for (int round = 0; round < 3; ++round) {
+    std::vector<float> values = numbers(static_cast<std::size_t>(width), 20);
+    gpu_->upload(in, values.data(), values.size() * sizeof(float));
+    EXPECT_FALSE(gpu_->run_recorded(1, step));
+    cpu_->soft_cap(values.data(), width, 30);
+    expect_near(back(out, values.size()), values, 1e-5, 1e-5);
+  }
+  EXPECT_EQ(launches, 1);
+  EXPECT_THROW(gpu_->run_recorded(2, [] { throw_error(ErrorKind::run, "inside"); }), Error);
+  EXPECT_FALSE(gpu_->run_recorded(1, step));  // the stream records no longer
+  EXPECT_EQ(gpu_->recorded_rows(5, 64), 8);
+  EXPECT_EQ(gpu_->recorded_rows(5, 6), 6);
+  EXPECT_EQ(gpu_->recorded_rows(64, 64), 64);
+}
+
+}  // namespace
+}  // namespace facet
