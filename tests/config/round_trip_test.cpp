@@ -18,7 +18,12 @@ class RandomConfig {
   Config make() {
     Config config;
     config.base = "/base";
-    config.model = {"/" + name(), pick({"checkpoint", "bf16", "int8", "int4"})};
+    if (number(0, 3) == 0) {
+      config.model.synthetic = name();
+    } else {
+      config.model.path = "/" + name();
+    }
+    config.model.head = pick({"checkpoint", "bf16", "int8", "int4"});
     config.engine = {pick({"auto", "cpu", "cuda"}),
                      number(1, 99),
                      number(1, 99999),
@@ -103,9 +108,12 @@ TEST(RoundTrip, RandomConfigsComeBackEqual) {
 }
 
 TEST(RoundTrip, EveryFieldCounts) {
-  const Config base = RandomConfig(7).make();
+  Config base = RandomConfig(7).make();
+  base.model.path = "/x";
+  base.model.synthetic.clear();
   const std::function<void(Config&)> changes[] = {
       [](Config& c) { c.model.path += "x"; },
+      [](Config& c) { c.model.synthetic += "x"; },
       [](Config& c) { c.model.head += "x"; },
       [](Config& c) { c.engine.device += "x"; },
       [](Config& c) { ++c.engine.max_sequences; },
@@ -139,6 +147,8 @@ TEST(RoundTrip, PlaceInTheFileDoesNotCount) {
   Config config = RandomConfig(8).make();
   Config moved = config;
   moved.file = "/elsewhere/x.toml";
+  moved.model.line = 98;
+  moved.model.written = "../elsewhere";
   moved.scheduler.line = 99;
   moved.scheduler.key_path = "elsewhere";
   EXPECT_EQ(moved, config);
@@ -146,6 +156,7 @@ TEST(RoundTrip, PlaceInTheFileDoesNotCount) {
 
 TEST(RoundTrip, WhatTomlCannotHoldIsRefused) {
   Config config = RandomConfig(9).make();
+  config.model.synthetic.clear();
   config.model.path = "/bad\xFF";
   EXPECT_THROW(to_toml(config), Error);
   for (const char* bad : {"\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE6\xA8", "\x80"}) {
