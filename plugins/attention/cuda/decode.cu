@@ -3,7 +3,9 @@
 // The blocks of a cluster put O, largest scores and sums into their shared memory; each then folds a slice of the
 // columns over all of them. With one cluster a (sequence, KV head) that is the output. With more, the last cluster to
 // arrive at a slice folds the slices of all in their order, so that no sum depends on who came when.
+#include <algorithm>
 #include "attention/cuda/decode_block.cuh"
+
 #include "attention/cuda/launch.cuh"
 
 namespace facet::attention::cuda {
@@ -14,13 +16,16 @@ namespace {
 template <typename Shape>
 class SliceFold {
  public:
-  __device__ SliceFold(const FlashParams& params, const Work& work, const DecodeBlock<Shape>& block)
-      : p_(params), work_(work), block_(block), cluster_(static_cast<int>(cluster_size())) {
-    rank_ = static_cast<int>(blockIdx.x) % cluster_;
-    index_ = static_cast<int>(blockIdx.x) / cluster_;
-    clusters_ = (work.parts + cluster_ - 1) / cluster_;
-    members_ = min(cluster_, work.parts - index_ * cluster_);
-    columns_ = Shape::kDim / cluster_;
+  __device__ SliceFold(const FlashParams& params, const DecodeBlock<Shape>& block)
+      : p_(params), work_(block.work()), block_(block) {
+    const int cluster = params.cluster;
+    const int shift = log2_of(cluster);
+    rank_ = static_cast<int>(blockIdx.x) & (cluster - 1);
+    index_ = static_cast<int>(blockIdx.x) >> shift;
+    clusters_ = (work_.parts + cluster - 1) >> shift;
+    most_clusters_ = params.splits >> shift;
+    members_ = min(cluster, work_.parts - index_ * cluster);
+    columns_ = Shape::kDim >> shift;
     quads_ = columns_ / 4;
   }
 
@@ -34,12 +39,16 @@ class SliceFold {
   // Floats of a slice: sums, then largest score and sum of weights of every row.
   __device__ float* slice(int cluster) const {
     const std::int64_t pair = work_.sequence * static_cast<int>(gridDim.y) + work_.head;
-    const std::int64_t at = pair * (p_.splits / cluster_) + cluster;
+    const std::int64_t at = pair * most_clusters_ + cluster;
     return p_.parts + at * kPartFloats<Shape::kDim> + rank_ * (Shape::kRows * (columns_ + 2));
   }
   __device__ void write(int row, int quad, float4 sum, float weights) const {
     const float scale = weights > 0.0f ? 1.0f / weights : 0.0f;
-    auto* to = reinterpret_cast<std::uint32_t*>(output_row<Shape::kDim>(p_, work_, row) + rank_ * columns_ + quad * 4);
+    const int in_step = row_token(p_, row);
+    const std::int64_t token = work_.token_begin + in_step;
+    const int head = work_.head * p_.group + row - in_step * p_.group;
+    auto* to = reinterpret_cast<std::uint32_t*>(static_cast<__nv_bfloat16*>(p_.output) + token * p_.output_stride +
+                                                head * Shape::kDim + rank_ * columns_ + quad * 4);
     to[0] = pack_bf16(sum.x * scale, sum.y * scale);
     to[1] = pack_bf16(sum.z * scale, sum.w * scale);
   }
@@ -50,36 +59,21 @@ class SliceFold {
     sum.w = fmaf(factor, value.w, sum.w);
   }
 
-  // All reads of remote memory go out together.
   __device__ void fold_members(int item) {
     const int row = item / quads_;
     const int quad = item % quads_;
-    const std::uint32_t own_stats = shared_address(block_.stats() + row);
-    const std::uint32_t own_sums =
-        shared_address(block_.sums()) +
-        static_cast<std::uint32_t>(row * Shape::kSumStride + rank_ * columns_ + quad * 4) * 4;
-    float2 stats[kMaxCluster];
-    float4 values[kMaxCluster];
-#pragma unroll
-    for (int m = 0; m < kMaxCluster; ++m) {
-      if (m >= members_) break;
-      stats[m] = load_remote2(remote_address(own_stats, static_cast<std::uint32_t>(m)));
-      values[m] = load_remote4(remote_address(own_sums, static_cast<std::uint32_t>(m)));
-    }
     float most = -INFINITY;
-#pragma unroll
-    for (int m = 0; m < kMaxCluster; ++m) {
-      if (m < members_) most = fmaxf(most, stats[m].x);
-    }
+#pragma unroll 4
+    for (int m = 0; m < members_; ++m) most = fmaxf(most, block_.inbox_stats(m, row).x);
     const float base = most == -INFINITY ? 0.0f : most;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float weights = 0.0f;
-#pragma unroll
-    for (int m = 0; m < kMaxCluster; ++m) {
-      if (m >= members_) break;
-      const float factor = exp2_fast(stats[m].x - base);
-      add(sum, factor, values[m]);
-      weights = fmaf(factor, stats[m].y, weights);
+#pragma unroll 4
+    for (int m = 0; m < members_; ++m) {
+      const float2 stats = block_.inbox_stats(m, row);
+      const float factor = exp2_fast(stats.x - base);
+      add(sum, factor, *reinterpret_cast<const float4*>(block_.inbox(m, row) + quad * 4));
+      weights = fmaf(factor, stats.y, weights);
     }
     if (clusters_ == 1) {
       write(row, quad, sum, weights);
@@ -131,50 +125,44 @@ class SliceFold {
   const FlashParams& p_;
   const Work& work_;
   const DecodeBlock<Shape>& block_;
-  const int cluster_;
-  int rank_, index_, clusters_, members_, columns_, quads_;
+  int rank_, index_, clusters_, most_clusters_, members_, columns_, quads_;
 };
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1) decode_kernel(const __grid_constant__ FlashParams params) {
   extern __shared__ unsigned char shared[];
-  wait_for_predecessor();
-  let_successor_start();
-  Work work;
-  if (!find_rows_of_block<true>(params, work, 0, Shape::kRows)) return;  // the whole cluster agrees
-  // Shares of whole 16 keys; a cluster without any leaves, a block without any stays for its cluster's barriers.
-  const int share = (((work.high - work.low + params.splits - 1) / params.splits) + 15) & ~15;
-  work.parts = (work.high - work.low + share - 1) / share;
-  const auto part = static_cast<int>(blockIdx.x);
-  const auto cluster = static_cast<int>(cluster_size());
-  if (part / cluster * cluster >= work.parts) return;
-  work.low = min(work.low + part * share, work.high);
-  work.high = min(work.high, work.low + share);
-  DecodeBlock<Shape> block(params, work, shared);
-  if (work.low < work.high) {
-    block.run();
-    block.publish();
+  // Parameters are cold in constant memory at every launch; all are fetched at once while the predecessor runs.
+  for (unsigned i = threadIdx.x; i < sizeof params / 4; i += Shape::kThreads) {
+    asm volatile("" ::"r"(reinterpret_cast<const std::uint32_t*>(&params)[i]));
   }
-  cluster_barrier();
-  SliceFold<Shape>(params, work, block).run();
-  cluster_barrier();  // nobody leaves while others read its shared memory
+  cluster_arrive();
+  DecodeBlock<Shape> block(params, shared);
+  __syncthreads();
+  if (!block.run()) return;
+  cluster_wait();  // all have started: their shared memory may be written
+  if (block.work().low < block.work().high) block.publish();
+  cluster_arrive();
+  cluster_wait();
+  SliceFold<Shape>(params, block).run();
 }
 
 template <typename Shape>
 cudaError_t prepare(DecodeLimits& limits) {
   limits.stage_keys = Shape::kKeys * Shape::kTeams;
-  limits.stages = Shape::kMostStages;
-  cudaError_t error = allow_shared(decode_kernel<Shape>, Shape::shared_bytes(Shape::kMostStages));
+  cudaError_t error =
+      allow_shared(decode_kernel<Shape>, std::max(Shape::shared_bytes(Shape::most_stages(true), true),
+                                                  Shape::shared_bytes(Shape::most_stages(false), false)));
   if (error != cudaSuccess) return error;
   error = cudaFuncSetAttribute(decode_kernel<Shape>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  for (int stages = 1; stages <= Shape::kMostStages; ++stages) {
-    for (int size = 0; error == cudaSuccess && size < kClusterSizes; ++size) {
-      if (Shape::kDim % (4 << size) != 0) continue;  // a slice is of whole 4 columns
+  for (int size = 0; error == cudaSuccess && size < kClusterSizes; ++size) {
+    if (Shape::kDim % (4 << size) != 0) continue;  // a slice is of whole 4 columns
+    limits.stages[size] = Shape::most_stages(size > 0);
+    for (int stages = 1; error == cudaSuccess && stages <= limits.stages[size]; ++stages) {
       cudaLaunchAttribute attribute = cluster_attribute(1 << size);
       cudaLaunchConfig_t config{};
       config.gridDim = dim3(kMaxCluster);
       config.blockDim = dim3(Shape::kThreads);
-      config.dynamicSmemBytes = static_cast<std::size_t>(Shape::shared_bytes(stages));
+      config.dynamicSmemBytes = static_cast<std::size_t>(Shape::shared_bytes(stages, size > 0));
       config.attrs = &attribute;
       config.numAttrs = 1;
       int clusters = 0;
@@ -188,7 +176,7 @@ cudaError_t prepare(DecodeLimits& limits) {
 template <typename Shape>
 cudaError_t launch(const FlashParams& params, const LaunchShape& shape) {
   return launch_grid(decode_kernel<Shape>, params, shape, params.splits, params.cluster, Shape::kThreads,
-                     Shape::shared_bytes(params.stages));
+                     Shape::shared_bytes(params.stages, params.cluster > 1));
 }
 
 }  // namespace

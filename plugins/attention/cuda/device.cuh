@@ -79,32 +79,25 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Blocks of a cluster: a barrier that also orders their shared memory, and reads of it.
-__device__ __forceinline__ std::uint32_t cluster_size() {
-  std::uint32_t size;
-  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
-  return size;
+// Blocks of a cluster: a barrier that also orders their shared memory, and writes of it.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 __device__ __forceinline__ std::uint32_t remote_address(std::uint32_t own, std::uint32_t rank) {
   std::uint32_t address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(own), "r"(rank));
   return address;
 }
-__device__ __forceinline__ float2 load_remote2(std::uint32_t from) {
-  float2 value;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(from) : "memory");
-  return value;
+__device__ __forceinline__ void store_remote2(std::uint32_t to, float2 value) {
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(value.x), "f"(value.y) : "memory");
 }
-__device__ __forceinline__ float4 load_remote4(std::uint32_t from) {
-  float4 value;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(from)
+__device__ __forceinline__ void store_remote4(std::uint32_t to, float4 value) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(value.x), "f"(value.y), "f"(value.z),
+               "f"(value.w)
                : "memory");
-  return value;
 }
 
 // Barriers in shared memory that count arrivals and copied bytes.

@@ -7,7 +7,8 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/cuda/params.h"
+#include "attention/cuda/call.h"
+#include "attention/cuda/splits.h"
 #include "attention/cuda/tensor_maps.h"
 #include "facet/sdk/attention.h"
 
@@ -21,85 +22,13 @@ using abi::KvOrder;
 using abi::KvScales;
 using abi::Status;
 
-constexpr std::int64_t kHeadDims[] = {64, 96, 128, 256, 512};
-constexpr std::int64_t kMaxPosition = std::numeric_limits<std::int32_t>::max();
 constexpr float kLog2E = 1.44269504088896340736f;
 // Clusters that share a sequence fold through the workspace; more of them than this holds are not considered.
 constexpr std::int64_t kMaxPartBytes = 16 << 20;
-// Tiles are copied 16 bytes at a time.
-constexpr std::uint32_t kAlignment = 16;
-
-template <typename... Args>
-void require(bool holds, const Args&... text) {
-  if (!holds) sdk::fail(Status::invalid_argument, text...);
-}
-
 void require_cuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   const Status status = error == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::failed;
   sdk::fail(status, what, " failed: ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
-}
-
-void check_layout(const abi::KvLayout& layout, sdk::Reasons& reasons) {
-  const bool addressed = layout.addressing == KvAddressing::contiguous || layout.addressing == KvAddressing::ring ||
-                         layout.addressing == KvAddressing::paged;
-  reasons.require(addressed, "KV addressing ", static_cast<std::uint32_t>(layout.addressing),
-                  " is none of contiguous, ring, paged");
-  reasons.require(layout.order == KvOrder::token_major || layout.order == KvOrder::head_major, "KV order ",
-                  static_cast<std::uint32_t>(layout.order), " is neither token_major nor head_major");
-  reasons.require(layout.element == DType::bf16 || layout.element == DType::i8, "KV element ",
-                  sdk::to_string(layout.element), " is neither bf16 nor i8; set the cache's storage to one of them");
-  const bool scaled = layout.scales == KvScales::per_row_head;
-  reasons.require(scaled == (layout.element == DType::i8), "KV element ", sdk::to_string(layout.element),
-                  scaled ? " takes no scales" : " needs a scale a row and head");
-  reasons.require(layout.block_rows > 0, "KV block_rows is 0; a problem needs the exact number");
-  reasons.require(layout.alignment % kAlignment == 0 && layout.alignment > 0, "KV blocks are aligned to ",
-                  layout.alignment, " bytes, not to a multiple of ", kAlignment);
-}
-
-void check_problem(const abi::AttentionProblem& problem, sdk::Reasons& reasons) {
-  reasons.require(problem.device == abi::Device::cuda, "device ", sdk::to_string(problem.device), " is not cuda");
-  reasons.require(problem.input == DType::bf16, "queries are ", sdk::to_string(problem.input), ", not bf16");
-  reasons.require(problem.output == DType::bf16, "output is ", sdk::to_string(problem.output), ", not bf16");
-  reasons.require(problem.kv_heads > 0 && problem.query_heads > 0, problem.query_heads, " query heads and ",
-                  problem.kv_heads, " KV heads: both must be positive");
-  reasons.require(problem.kv_heads <= 0 || problem.query_heads % problem.kv_heads == 0, problem.query_heads,
-                  " query heads are not divisible by ", problem.kv_heads, " KV heads");
-  reasons.require(problem.query_heads <= 65535, problem.query_heads, " query heads are more than 65535");
-  const bool known = std::find(std::begin(kHeadDims), std::end(kHeadDims), problem.head_dim) != std::end(kHeadDims);
-  reasons.require(known, "head_dim ", problem.head_dim, " is none of 64, 96, 128, 256, 512");
-  reasons.require(problem.window >= 0 && problem.window <= kMaxPosition, "window ", problem.window, " is outside 0..",
-                  kMaxPosition);
-  reasons.require(std::isfinite(problem.scale), "scale ", problem.scale, " is not finite");
-  // Packed rows are counted in 32 bits.
-  const std::int64_t most_tokens = kMaxPosition / std::max<std::int64_t>(1, problem.query_heads);
-  reasons.require(problem.max_step_tokens > 0 && problem.max_step_tokens <= most_tokens, "max_step_tokens ",
-                  problem.max_step_tokens, " is outside 1..", most_tokens);
-  reasons.require(problem.max_sequences > 0 && problem.max_sequences <= 65535, "max_sequences ", problem.max_sequences,
-                  " is outside 1..65535");
-  reasons.require(problem.max_context > 0 && problem.max_context <= kMaxPosition - 65536, "max_context ",
-                  problem.max_context, " is outside 1..", kMaxPosition - 65536);
-  check_layout(problem.layout, reasons);
-}
-
-std::vector<abi::KvLayout> readable_layouts() {
-  std::vector<abi::KvLayout> layouts;
-  for (const DType element : {DType::bf16, DType::i8}) {
-    for (const KvAddressing addressing : {KvAddressing::ring, KvAddressing::paged, KvAddressing::contiguous}) {
-      for (const KvOrder order : {KvOrder::head_major, KvOrder::token_major}) {
-        abi::KvLayout layout{};
-        layout.size = sizeof layout;
-        layout.addressing = addressing;
-        layout.order = order;
-        layout.element = element;
-        layout.scales = element == DType::i8 ? KvScales::per_row_head : KvScales::none;
-        layout.block_rows = 0;
-        layout.alignment = 64;
-        layouts.push_back(layout);
-      }
-    }
-  }
-  return layouts;
 }
 
 // Device memory that a plan owns: the arrival counters, zero between launches.
@@ -121,6 +50,12 @@ class Counters {
   std::uint32_t* data_ = nullptr;
 };
 
+// What a choice of splits depends on.
+struct SplitKey {
+  std::int64_t sequences, tokens, rows;
+  bool operator==(const SplitKey&) const = default;
+};
+
 struct CudaPlan {
   explicit CudaPlan(const abi::AttentionProblem& of)
       : problem(of), group(of.query_heads / of.kv_heads), counters(of.max_sequences * of.kv_heads * kMaxCluster) {}
@@ -132,47 +67,9 @@ struct CudaPlan {
   std::int64_t processors = 0;
   std::int64_t most_parts = 0;  // that the workspace holds
   Counters counters;
+  mutable SplitKey split_key{};  // of the last call
+  mutable Splits splits{};
 };
-
-void check_call(const CudaPlan& plan, const abi::AttentionArgs& args) {
-  const abi::AttentionProblem& problem = plan.problem;
-  require(args.batch != nullptr && args.kv != nullptr, "the call has no batch or no KV view");
-  const abi::BatchView& batch = *args.batch;
-  const abi::KvView& view = *args.kv;
-  require(batch.token_count <= problem.max_step_tokens && batch.sequence_count <= problem.max_sequences, "a step of ",
-          batch.token_count, " tokens of ", batch.sequence_count, " sequences exceeds the planned ",
-          problem.max_step_tokens, " tokens of ", problem.max_sequences, " sequences");
-  require(batch.max_rows <= problem.max_context, "a step of sequences of up to ", batch.max_rows,
-          " rows exceeds the planned context of ", problem.max_context);
-  const abi::KvLayout& a = view.layout;
-  const abi::KvLayout& b = problem.layout;
-  require(a.addressing == b.addressing && a.order == b.order && a.element == b.element && a.scales == b.scales &&
-              a.block_rows == b.block_rows,
-          "the KV view is ", sdk::to_string(a), " and the plan was made for ", sdk::to_string(b));
-  require(view.kv_heads == problem.kv_heads && view.head_dim == problem.head_dim, "the KV view has ", view.kv_heads,
-          " heads of ", view.head_dim, " and the plan was made for ", problem.kv_heads, " of ", problem.head_dim);
-  require((a.addressing == KvAddressing::ring) == (view.ring_rows > 0), "ring_rows is ", view.ring_rows, " for KV ",
-          sdk::to_string(a));
-  require(args.workspace.bytes >= plan.workspace_bytes, "the workspace has ", args.workspace.bytes,
-          " bytes and the plan needs ", plan.workspace_bytes);
-  if (batch.token_count == 0) return;
-  require(args.queries != nullptr && args.output != nullptr && view.keys != nullptr && view.values != nullptr,
-          "queries, output, keys or values are null");
-  require(a.scales == KvScales::none || (view.key_scales != nullptr && view.value_scales != nullptr),
-          "the KV view has no scales");
-  const auto misaligned = [](const void* pointer, std::uintptr_t step) {
-    return reinterpret_cast<std::uintptr_t>(pointer) % step != 0;
-  };
-  require(!misaligned(args.queries, 16) && args.query_stride % 8 == 0,
-          "queries must start at a multiple of 16 bytes with a stride of whole 8 elements; the stride is ",
-          args.query_stride);
-  require(!misaligned(args.output, 4) && args.output_stride % 2 == 0,
-          "the output must start at a multiple of 4 bytes with an even stride; the stride is ", args.output_stride);
-  require(!misaligned(view.keys, 16) && !misaligned(view.values, 16) && view.row_stride % 8 == 0 &&
-              view.block_stride % 8 == 0 && view.head_stride % 8 == 0,
-          "keys and values must start at a multiple of 16 bytes with strides of whole 8 elements; they are ",
-          view.block_stride, " a block, ", view.row_stride, " a row, ", view.head_stride, " a head");
-}
 
 KvSource kv_source(const abi::KvView& view) {
   KvSource kv{};
@@ -230,8 +127,10 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
       : split_keys_(options.integer("split_keys")),
         cluster_blocks_(options.integer("cluster_blocks")),
         wgmma_(options.boolean("wgmma")) {
-    require(std::has_single_bit(static_cast<std::uint64_t>(cluster_blocks_)), "option cluster_blocks is ",
-            cluster_blocks_, ", which is not a power of two; use 1, 2, 4, 8 or 16");
+    if (!std::has_single_bit(static_cast<std::uint64_t>(cluster_blocks_))) {
+      sdk::fail(Status::invalid_argument, "option cluster_blocks is ", cluster_blocks_,
+                ", which is not a power of two; use 1, 2, 4, 8 or 16");
+    }
   }
 
   static void probe(sdk::Host /*host*/, sdk::Reasons& reasons) {
@@ -280,7 +179,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
   }
 
   void launch(const CudaPlan& plan, const abi::AttentionArgs& args) override {
-    check_call(plan, args);
+    check_call(plan.problem, args, plan.workspace_bytes);
     const abi::AttentionProblem& problem = plan.problem;
     const abi::BatchView& batch = *args.batch;
     if (batch.token_count == 0 || batch.sequence_count == 0) return;
@@ -304,44 +203,25 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
   }
 
  private:
-  // Blocks that share the keys of one (sequence, KV head), how many of them are a cluster, and the stages of each: no
-  // more than it has tiles, so that what is left of the shared memory serves other blocks and the next kernel's first
-  // weights.
-  struct Splits {
-    std::int64_t count, cluster, stages;
-  };
-
-  // From host values only, so that a replayed graph agrees. Minimises rounds of blocks times what a processor reads in
-  // one, with start and combination counted as bytes that could be read meanwhile.
-  Splits choose_splits(const CudaPlan& plan, std::int64_t sequences, std::int64_t tokens, std::int64_t rows) const {
-    constexpr std::int64_t kBlockCost = 128 << 10;
-    constexpr std::int64_t kSecondFoldCost = 64 << 10;
+  // Chosen anew when the step's bounds change; rows count in steps, so that a growing sequence asks seldom.
+  Splits splits_of(const CudaPlan& plan, const abi::BatchView& batch) const {
+    constexpr std::int64_t kRowStep = 128;
     const abi::AttentionProblem& problem = plan.problem;
-    const std::int64_t newest = std::min<std::int64_t>(tokens, kDecodeRows) - 1;
-    const std::int64_t seen =
-        std::max<std::int64_t>(1, problem.window > 0 ? std::min(rows, problem.window + newest) : rows);
-    const std::int64_t row_bytes = 2 * problem.head_dim * sdk::element_bytes(problem.layout.element);
-    Splits best{1, 1, 1};
-    std::int64_t best_cost = std::numeric_limits<std::int64_t>::max();
-    for (std::int64_t count = 1; count <= 256 && (count == 1 || count * split_keys_ <= seen); count *= 2) {
-      const std::int64_t share = sdk::round_up(sdk::ceil_div(seen, count), 16);
-      const std::int64_t stages =
-          std::min<std::int64_t>(sdk::ceil_div(share, plan.limits.stage_keys), plan.limits.stages);
-      const std::int64_t blocks = sequences * problem.kv_heads * count;
-      for (int size = kClusterSizes - 1; size >= 0; --size) {
-        const std::int64_t cluster = std::int64_t{1} << size;
-        const std::int64_t at_once = plan.limits.blocks_at_once[stages - 1][size];
-        if (at_once == 0 || cluster > std::min(count, cluster_blocks_) || count > cluster * kMaxClusters) continue;
-        if (count > cluster && blocks / cluster > plan.most_parts) continue;
-        const std::int64_t neighbours = sdk::ceil_div(std::min(blocks, at_once), plan.processors);
-        const std::int64_t cost = sdk::ceil_div(blocks, at_once) * (neighbours * share * row_bytes + kBlockCost) +
-                                  (count > cluster ? kSecondFoldCost : 0);
-        if (cost >= best_cost) continue;
-        best = {count, cluster, stages};
-        best_cost = cost;
-      }
-    }
-    return best;
+    const SplitKey key{batch.sequence_count, std::min<std::int64_t>(batch.max_new_tokens, kDecodeRows),
+                       sdk::round_up(batch.max_rows, kRowStep)};
+    if (key == plan.split_key) return plan.splits;
+    SplitRequest request{};
+    request.sequences = key.sequences;
+    request.kv_heads = problem.kv_heads;
+    request.seen = problem.window > 0 ? std::min(key.rows, problem.window + key.tokens - 1) : key.rows;
+    request.row_bytes = 2 * problem.head_dim * sdk::element_bytes(problem.layout.element);
+    request.processors = plan.processors;
+    request.most_parts = plan.most_parts;
+    request.split_keys = split_keys_;
+    request.cluster_blocks = cluster_blocks_;
+    plan.split_key = key;
+    plan.splits = choose_splits(request, plan.limits);
+    return plan.splits;
   }
 
   FlashParams flash_params(const CudaPlan& plan, const abi::AttentionArgs& args) const {
@@ -355,13 +235,13 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     params.output = args.output;
     params.output_stride = args.output_stride;
     params.group = static_cast<std::int32_t>(plan.group);
+    params.group_inverse = static_cast<std::int32_t>(sdk::ceil_div(65536, plan.group));
     params.window = static_cast<std::int32_t>(problem.window);
     // A masked score is -inf, and -inf times a scale of zero would be NaN.
     params.scale = problem.scale == 0.0f ? 1e-30f : problem.scale * kLog2E;
     params.decode_rows = kDecodeRows;
     params.box_rows = plan.box_rows;
-    const Splits splits =
-        choose_splits(plan, args.batch->sequence_count, args.batch->max_new_tokens, args.batch->max_rows);
+    const Splits splits = splits_of(plan, *args.batch);
     params.splits = static_cast<std::int32_t>(splits.count);
     params.cluster = static_cast<std::int32_t>(splits.cluster);
     params.stages = static_cast<std::int32_t>(splits.stages);

@@ -31,15 +31,16 @@ struct FlashParams {
   std::int64_t query_stride;
   void* output;  // bf16
   std::int64_t output_stride;
-  std::int32_t group;        // query heads of a KV head
-  std::int32_t window;       // 0: global
-  float scale;               // of scores in the exponent of 2; positive, see query_sign
-  std::uint32_t query_sign;  // flips the sign of two packed bf16 when the problem's scale is negative
+  std::int32_t group;          // query heads of a KV head
+  std::int32_t group_inverse;  // 65536 / group, rounded up
+  std::int32_t window;         // 0: global
+  float scale;                 // of scores in the exponent of 2; positive, see query_sign
+  std::uint32_t query_sign;    // flips the sign of two packed bf16 when the problem's scale is negative
   // A sequence of at most this many packed rows belongs to the decode kernel, others to the prefill kernel.
   std::int32_t decode_rows;
   std::int32_t box_rows;    // prefill with wgmma: rows of a copied box
   std::int32_t stages;      // tiles of keys and values in shared memory
-  std::int32_t splits;      // decode: blocks that share the keys of a (sequence, KV head), a multiple of cluster
+  std::int32_t splits;      // decode: blocks that share the keys of a (sequence, KV head), whole clusters
   std::int32_t cluster;     // decode: blocks of a cluster, a power of two
   float* parts;             // decode with more than one cluster: [sequence, KV head, cluster, part_floats]
   std::uint32_t* counters;  // decode: [sequence, KV head, kMaxCluster], zero between launches
@@ -71,9 +72,9 @@ struct LaunchShape {
 // Sets the attributes of the kernels for this head size and element; before any launch.
 // What the decode kernel of a head size and element can do.
 struct DecodeLimits {
-  std::int32_t stage_keys;                                 // keys of a stage
-  std::int32_t stages;                                     // at most
-  std::int32_t blocks_at_once[kMaxStages][kClusterSizes];  // by stages - 1, in clusters of 1, 2, 4, 8, 16; 0: none
+  std::int32_t stage_keys;             // keys of a stage
+  std::int32_t stages[kClusterSizes];  // at most, in clusters of 1, 2, 4, 8, 16; 0: the device cannot place them
+  std::int32_t blocks_at_once[kMaxStages][kClusterSizes];  // by stages - 1
 };
 cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits);
 cudaError_t prepare_prefill(std::int32_t head_dim, bool int8);

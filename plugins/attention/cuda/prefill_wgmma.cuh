@@ -372,6 +372,7 @@ class WgmmaConsumer {
       sum_[half] = fmaf(sum_[half], factor_[half], sum);
     }
   }
+  // Most tiles bring no new largest score.
   __device__ void scale_sums() {
 #pragma unroll
     for (int i = 0; i < Shape::kColumns / 2; ++i) out_[i] *= factor_[i / 2 % 2];

@@ -1,0 +1,67 @@
+// The choice of splits on the host: within the bounds of the device, the workspace and the options, for any step.
+#include "attention/cuda/splits.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace facet::attention::cuda {
+namespace {
+
+// About an H200: 132 processors, fewer blocks at once in larger clusters and with more stages.
+DecodeLimits limits() {
+  DecodeLimits made{};
+  made.stage_keys = 64;
+  for (int size = 0; size < kClusterSizes; ++size) {
+    made.stages[size] = 3;
+    for (int stages = 0; stages < 3; ++stages) {
+      made.blocks_at_once[stages][size] = (stages == 0 ? 264 : 132) >> size << size;
+    }
+  }
+  return made;
+}
+
+SplitRequest request(std::int64_t sequences, std::int64_t seen) {
+  return {sequences, 8, seen, 1024, 132, 512, 32, 16};
+}
+
+TEST(Splits, StayWithinTheirBounds) {
+  const std::uint64_t seed = std::random_device{}();
+  std::mt19937_64 random(seed);
+  const auto pick = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  for (int round = 0; round < 2000; ++round) {
+    const SplitRequest asked{pick(1, 300), pick(1, 16),  pick(0, 100000), 1024 * pick(1, 2),
+                             132,          pick(0, 600), 16 * pick(1, 8), std::int64_t{1} << pick(0, 4)};
+    const Splits splits = choose_splits(asked, limits());
+    SCOPED_TRACE("seed " + std::to_string(seed) + " round " + std::to_string(round));
+    EXPECT_LE(splits.cluster, asked.cluster_blocks);
+    EXPECT_EQ(splits.count % splits.cluster, 0);
+    EXPECT_LE(splits.count / splits.cluster, kMaxClusters);
+    EXPECT_GE(splits.stages, 1);
+    EXPECT_LE(splits.stages, 3);
+    if (splits.count > 1) {
+      EXPECT_GE(asked.seen / splits.count, asked.split_keys - 1);
+    }
+    if (splits.count > splits.cluster) {
+      EXPECT_LE(asked.sequences * asked.kv_heads * (splits.count / splits.cluster), asked.most_parts);
+    }
+  }
+}
+
+TEST(Splits, FillTheDeviceWithOneSequenceAndLeaveManyWhole) {
+  const Splits one = choose_splits(request(1, 32768), limits());
+  EXPECT_GE(one.count * 8, 120);
+  const Splits many = choose_splits(request(64, 1024), limits());
+  EXPECT_LE(many.count, 2);
+}
+
+TEST(Splits, SkipClustersThatTheDeviceCannotPlace) {
+  DecodeLimits none = limits();
+  for (int size = 3; size < kClusterSizes; ++size) none.stages[size] = 0;
+  EXPECT_LE(choose_splits(request(1, 32768), none).cluster, 4);
+}
+
+}  // namespace
+}  // namespace facet::attention::cuda
