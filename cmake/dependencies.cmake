@@ -18,7 +18,8 @@ target_include_directories(facet_boost_dll SYSTEM INTERFACE ${Boost_INCLUDE_DIRS
 target_compile_definitions(facet_boost_dll INTERFACE BOOST_DLL_USE_STD_FS)
 target_link_libraries(facet_boost_dll INTERFACE ${CMAKE_DL_LIBS})
 
-# OpenBLAS and LAPACKE, for the quantizer alone. The quantizer brings its own threads, so the serial OpenBLAS is enough.
+# OpenBLAS and LAPACKE, for the quantizer alone. The quantizer calls it from several threads at
+# once, which only the build with POSIX threads can bear; with others it takes turns.
 find_library(FACET_OPENBLAS_LIBRARY openblas REQUIRED)
 find_library(FACET_LAPACKE_LIBRARY lapacke REQUIRED)
 find_path(FACET_CBLAS_DIR cblas.h PATH_SUFFIXES ${CMAKE_LIBRARY_ARCHITECTURE} REQUIRED)

@@ -7,7 +7,7 @@ packages=(
   g++ cmake ninja-build ccache git python3
   libfmt-dev libspdlog-dev libtbb-dev libboost-dev libboost-filesystem-dev libboost-system-dev
   libtomlplusplus-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev libgtest-dev libgmock-dev libbenchmark-dev
-  libopenblas-serial-dev liblapacke-dev
+  libopenblas-pthread-dev liblapacke-dev
 )
 # Version 14 on both distributions: formatting and warnings differ from one release of clang to the next.
 dev_packages=(clang-14 clang-format-14 clang-tidy-14 lld-14 libclang-rt-14-dev)

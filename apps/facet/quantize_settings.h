@@ -9,15 +9,14 @@ namespace facet::cli {
 
 struct QuantizeSettings {
   std::string in, out;
-  std::string method = "rtn";                 // rtn | gptq
-  std::string scales;                         // max | search | hessian; empty: max for rtn, hessian for gptq
-  std::string order;                          // natural | activation; empty: activation
-  std::string head = "bf16";                  // bf16 | int8 | int4
-  std::string format = "compressed-tensors";  // compressed-tensors | gptq
+  std::string method = "rtn";  // rtn | gptq
+  std::string scales;          // max | search | hessian; empty: max for rtn, hessian for gptq
+  std::string order;           // natural | activation; empty: activation
+  std::string head = "bf16";   // bf16 | int8 | int4
   std::int64_t group = 128;
   bool asymmetric = false;
   double damping = 0.05;
-  int refinements = 0;
+  int refinements = 3;
   double correction = 0;
   std::string calibration;
   std::int64_t samples = 128, length = 2048;

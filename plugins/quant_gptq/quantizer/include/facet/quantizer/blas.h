@@ -4,12 +4,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 namespace facet::quantizer {
 
 class Blas {
  public:
-  // Tells a threaded BLAS, where one is installed, to stay on the calling thread.
+  // Tells the BLAS to stay on the calling thread. Only OpenBLAS with POSIX threads may then be called from several
+  // threads at once: the serial build shares its buffers without a lock, and the OpenMP build starts threads of its own
+  // on each of them. With those, calls come one at a time: slower, and as right.
   Blas();
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
@@ -43,6 +46,8 @@ class Blas {
 
  private:
   class Timer;
+  bool one_at_a_time_;
+  mutable std::mutex mutex_;
   mutable std::atomic<std::int64_t> nanoseconds_{0};
 };
 
