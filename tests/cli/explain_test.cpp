@@ -151,11 +151,12 @@ TEST_F(ExplainTest, TheResolvedConfigurationIsOne) {
   EXPECT_EQ(run.json()["record"]["config"], first.out) << run.text();
 }
 
-// A rule that matches no layer may name a plugin that is not installed here; it is printed as it is written.
-TEST_F(ExplainTest, ARuleThatMatchesNothingIsResolvedAsWritten) {
+// A rule for more rows than a step ever has may name a plugin that is not installed here; it is printed as it is
+// written.
+TEST_F(ExplainTest, ARuleThatNeverServesIsResolvedAsWritten) {
   ConfigText text;
   text.linear =
-      "[linear]\nplugin = \"dense\"\n[[linear.rules]]\nlayers = \"vision.*\"\nplugin = \"elsewhere\"\n"
+      "[linear]\nplugin = \"dense\"\n[[linear.rules]]\nmin_rows = 65\nplugin = \"elsewhere\"\n"
       "options = { tile = 3 }";
   const ProgramResult resolved = explain(text, {"--resolved"});
   ASSERT_EQ(resolved.exit_code, 0) << resolved.text();
