@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -56,6 +57,13 @@ __device__ __forceinline__ void bulk_copy(std::uint32_t target, const void* sour
           target),
       "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
+}
+
+__device__ __forceinline__ void bulk_copy_plain(std::uint32_t target, const void* source, std::uint32_t bytes,
+                                                std::uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+               "l"(source), "r"(bytes), "r"(barrier)
+               : "memory");
 }
 
 __device__ __forceinline__ void launch_dependents() {

@@ -131,38 +131,48 @@ __device__ __forceinline__ void finish_unit(const StreamArgs& a, const float* su
   }
 }
 
+// Digits of rounds [first, first + ROUNDS) of this warp, the loads of all of them in flight together.
+template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS, int ROUNDS>
+__device__ __forceinline__ void quantize_rounds(const StreamArgs& a, const GemvMemory& m, int warp, int lane, int first,
+                                                bool aligned) {
+  const int inputs = static_cast<int>(a.shape.in_features);
+  const auto* x = static_cast<const __nv_bfloat16*>(a.x);
+  Raw16 raw[ROUNDS][ROWS];
+#pragma unroll
+  for (int i = 0; i < ROUNDS; ++i) {
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row)
+      raw[i][row] = load_bf16(x + row * a.x_stride, Lane16(first + i, warp, lane).first_input(),
+                              row < a.rows ? inputs : 0, aligned);
+  }
+#pragma unroll
+  for (int i = 0; i < ROUNDS; ++i) {
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+      float v[16];
+      to_float(raw[i][row], v);
+      quantize16<BITS, SEGMENTS, ASYMMETRIC, ROWS>(v, Lane16(first + i, warp, lane), a.shape.chunks, row, m.digits,
+                                                   m.columns);
+    }
+  }
+}
+
 // Digits of this warp's chunks of all rows.
 template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
 __device__ __forceinline__ void quantize_inputs(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
-  const int chunks = a.shape.chunks;
-  const int inputs = static_cast<int>(a.shape.in_features);
-  const auto* x = static_cast<const __nv_bfloat16*>(a.x);
-  const bool aligned = aligned16(x) && a.x_stride % 8 == 0;
-  constexpr int kBatch = 4 / ROWS;  // rounds whose loads are in flight together
-  const int rounds = (chunks + kGemvWarps * kGemvRoundChunks - 1) / (kGemvWarps * kGemvRoundChunks);
+  const bool aligned = aligned16(a.x) && a.x_stride % 8 == 0;
+  constexpr int kRoundChunks = kGemvWarps * kGemvRoundChunks;
+  const int rounds = (a.shape.chunks + kRoundChunks - 1) / kRoundChunks;
+  constexpr int kBatch = 4 / ROWS;
+  int first = 0;
+  if constexpr (kBatch > 1) {
 #pragma unroll 1
-  for (int first = 0; first < rounds; first += kBatch) {
-    Raw16 raw[kBatch][ROWS];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i >= rounds) break;
-#pragma unroll
-      for (int row = 0; row < ROWS; ++row)
-        raw[i][row] = load_bf16(x + row * a.x_stride, Lane16(first + i, warp, lane).first_input(),
-                                row < a.rows ? inputs : 0, aligned);
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i >= rounds) break;
-#pragma unroll
-      for (int row = 0; row < ROWS; ++row) {
-        float v[16];
-        to_float(raw[i][row], v);
-        quantize16<BITS, SEGMENTS, ASYMMETRIC, ROWS>(v, Lane16(first + i, warp, lane), chunks, row, m.digits,
-                                                     m.columns);
-      }
-    }
+    for (; first + 1 < rounds; first += kBatch)  // a round past the end does nothing
+      quantize_rounds<BITS, SEGMENTS, ASYMMETRIC, ROWS, kBatch>(a, m, warp, lane, first, aligned);
   }
+#pragma unroll 1
+  for (; first < rounds; ++first)
+    quantize_rounds<BITS, SEGMENTS, ASYMMETRIC, ROWS, 1>(a, m, warp, lane, first, aligned);
 }
 
 // A warp's share of a page, in registers.
@@ -348,7 +358,7 @@ __global__ void __launch_bounds__(kGemvThreads, ROWS == 4 ? 1 : 2) gemv_kernel(c
   const GemvMemory m = gemv_memory<ROWS>(base, a);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  launch_dependents();
+  if (a.early != 0) launch_dependents();
   if (blockIdx.x >= a.blocks) {  // keeps its place on a multiprocessor, so that the others get one each
     wait_for_inputs();
     return;
@@ -390,6 +400,8 @@ __global__ void __launch_bounds__(kGemvThreads, ROWS == 4 ? 1 : 2) gemv_kernel(c
     wait_for_inputs();
     quantize_inputs<BITS, SEGMENTS, ASYMMETRIC, ROWS>(a, m, warp, lane);
   }
+  // The next launch streams weights as soon as it starts; before this point that would hold up the inputs.
+  if (a.early == 0) launch_dependents();
   __syncwarp();
   gemv_consume<BITS, SEGMENTS, ASYMMETRIC, ROWS>(a, m, warp, lane, factor);
 }

@@ -29,6 +29,7 @@ struct StreamArgs {
   int output_f32;
   int fuse_gate;
   int slots;   // of the ring, pages of weights
+  int early;   // let the next launch start at once, not when the inputs are read
   int blocks;  // that have units; the grid may be larger
   StreamResidual residual;
 };
@@ -47,6 +48,21 @@ int gemv_max_slots(const Rows32& shape);
 cudaError_t gemv_prepare(const Rows32& shape, bool norm);
 // grid blocks; shared_bytes of dynamic memory. `dependent`: may start before its predecessor ends.
 cudaError_t gemv_launch(const StreamArgs& args, bool norm, int grid, int shared_bytes, bool dependent,
+                        cudaStream_t stream);
+
+// Kernels for up to 64 rows: mma on bf16.
+struct RowsArgs {
+  StreamArgs stream;
+  unsigned char* operands;  // the activations in operand order: [chunk][tile of 8 rows]
+  int tiles;                // of 8 rows
+  int stages;               // of the ring
+};
+
+unsigned long long rows_workspace_bytes(const Rows32& shape, int max_rows);
+// Whether two stages of the ring fit a block.
+bool rows_fit(const Rows32& shape, int max_rows);
+cudaError_t rows_prepare(const Rows32& shape);
+cudaError_t rows_launch(const StreamArgs& args, void* workspace, int multiprocessors, bool dependent,
                         cudaStream_t stream);
 
 }  // namespace facet::linear

@@ -37,12 +37,15 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   static constexpr abi::OptionSpec kOptions[] = {
       sdk::integer_option("blocks_per_sm", 2, 1, 2, "", "blocks that share a multiprocessor: with 2, the next launch "
                           "loads its first weights while this one works"),
+      sdk::boolean_option("early_launch", false,
+                          "let the next launch load its first weights before this one has read its inputs"),
       sdk::boolean_option("dependent_launch", true,
                           "start each launch before the one before it has ended (programmatic dependent launch)")};
 
   W4A16Stream(sdk::Host host, const sdk::OptionReader& options)
       : host_(host),
         blocks_per_sm_(static_cast<int>(options.integer("blocks_per_sm"))),
+        early_(options.boolean("early_launch")),
         dependent_(options.boolean("dependent_launch")) {}
 
   static void probe(sdk::Host, sdk::Reasons& reasons) { probe_device(reasons); }
@@ -73,6 +76,9 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
                                                         kSharedPerBlock,
                     "in_features ", problem.in_features, " at ", rows,
                     " rows needs more shared memory than the 227 KiB of a block");
+    if (problem.max_rows > kGemvRows && problem.max_rows <= kMaxRows)
+      reasons.require(rows_fit(shape, static_cast<int>(problem.max_rows)), "weights of ", shape.bits, " bits at ",
+                      problem.max_rows, " rows need more shared memory than the 227 KiB of a block");
   }
 
   std::unique_ptr<StreamPlan> make_plan(const abi::LinearProblem& problem, abi::LinearPlan& sizes) override {
@@ -86,6 +92,8 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     plan->shared_per_multiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     plan->shared_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     check_cuda(gemv_prepare(plan->shape, (problem.fusions & abi::kFuseResidualNorm) != 0), "cudaFuncSetAttribute");
+    if (problem.max_rows > kGemvRows) check_cuda(rows_prepare(plan->shape), "cudaFuncSetAttribute");
+    sizes.workspace_bytes = workspace_bytes(*plan);
     return plan;
   }
 
@@ -94,17 +102,23 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   }
 
   void launch(const StreamPlan& plan, const abi::LinearArgs& args) override {
-    check_cuda_run(plan.problem, args, 0);
+    check_cuda_run(plan.problem, args, workspace_bytes(plan));
     StreamArgs stream = arguments(plan, args);
-    for (std::int64_t row = 0; row < args.rows; row += kGemvRows) {
-      stream.rows = static_cast<int>(std::min<std::int64_t>(kGemvRows, args.rows - row));
+    stream.rows = static_cast<int>(args.rows);
+    if (args.rows <= kGemvRows) {
       launch_gemv(plan, stream, stream_of(args));
-      stream.x = static_cast<const std::uint16_t*>(stream.x) + kGemvRows * stream.x_stride;
-      stream.y = static_cast<std::uint8_t*>(stream.y) + kGemvRows * stream.y_stride * (stream.output_f32 != 0 ? 4 : 2);
+    } else {
+      check_cuda(rows_launch(stream, args.workspace.data, plan.multiprocessors, dependent_, stream_of(args)),
+                 "launch of w4a16_stream");
     }
   }
 
  private:
+  static std::uint64_t workspace_bytes(const StreamPlan& plan) {
+    if (plan.problem.max_rows <= kGemvRows) return 0;
+    return rows_workspace_bytes(plan.shape, static_cast<int>(plan.problem.max_rows));
+  }
+
   static int attribute(cudaDeviceAttr name, int device) {
     int value = 0;
     check_cuda(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");
@@ -137,6 +151,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       return std::min((shared - fixed) / page, gemv_max_slots(plan.shape));
     };
     constexpr int kFewSlots = 3;  // with fewer a block alone on its multiprocessor is faster
+    args.early = early_ ? 1 : 0;
     args.slots = slots(blocks_per_sm_);
     if (args.slots < std::min(kFewSlots, gemv_max_slots(plan.shape))) args.slots = slots(1);
     // Equal shares: as many blocks as the rounds of the busiest leave work for.
@@ -149,6 +164,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
 
   sdk::Host host_;
   int blocks_per_sm_;
+  bool early_;
   bool dependent_;
 };
 
