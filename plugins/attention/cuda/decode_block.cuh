@@ -5,70 +5,12 @@
 // registers: the result of Q K^T has the layout that P V reads.
 #pragma once
 
-#include "attention/cuda/work.cuh"
+#include "attention/cuda/decode_math.cuh"
 
 namespace facet::attention::cuda {
 
-template <int kDimT, bool kInt8T>
-struct DecodeShape {
-  static constexpr int kDim = kDimT;
-  static constexpr bool kInt8 = kInt8T;
-  static constexpr int kRows = kDecodeRows;
-  static constexpr int kKeys = 16;  // of a tile
-  static constexpr int kWarps = 4;
-  static constexpr int kThreads = kWarps * 32;
-  // 256 columns of 16 rows are 128 registers; more columns are shared out.
-  static constexpr int kTeamWarps = kDim > 256 ? kDim / 256 : 1;
-  static constexpr int kTeams = kWarps / kTeamWarps;
-  static constexpr int kColumns = kDim / kTeamWarps;  // of a warp
-  static constexpr int kColumnTiles = kColumns / 8;
-  static constexpr int kChunks = kDim / 8;
-
-  // 16 bytes between rows part the banks of the 8 rows that ldmatrix reads.
-  static constexpr int kRowBytes = kDim * 2;
-  static constexpr int kPitch = kRowBytes + 16;
-  static constexpr int kTileBytes = kKeys * kPitch;
-  // One copy a row saves instructions; rows below 1 KB pass faster as 16 bytes a thread (measured: 3.84 against 3.42
-  // TB/s).
-  static constexpr bool kWholeRows = !kInt8 && kRowBytes >= 1024;
-  static constexpr int kStageBytes = 2 * kTileBytes * kTeams;  // keys and values of every team
-  static constexpr int kScaleBytes = kInt8 ? kTeams * 2 * kKeys * 4 : 0;
-  // Sums of the teams, then of the block, over the ring; 8 floats of padding part the banks.
-  static constexpr int kSumStride = kDim + 8;
-  static constexpr int kSumBytes = kTeams * kRows * kSumStride * 4;
-  // Largest scores and sums of weights of the teams.
-  static constexpr int kStatBytes = kTeams * kRows * 8;
-  static constexpr int kBarrierBytes = (1 + kTeams * kMaxStages) * 8;
-  // What the blocks of a cluster send each other: a slice of the sums, and the scores and sums of weights of every row.
-  static constexpr int kInboxStatBytes = kMaxCluster * kRows * 8;
-  static constexpr int kInboxBytes = kRows * kDim * 4;
-  static constexpr int ring_bytes(int stages) {
-    return stages * kStageBytes > kSumBytes ? stages * kStageBytes : kSumBytes;
-  }
-  static constexpr int shared_bytes(int stages, bool clustered) {
-    return kTileBytes + ring_bytes(stages) + stages * kScaleBytes + kStatBytes + kBarrierBytes + kInboxStatBytes +
-           (clustered ? kInboxBytes : 0);
-  }
-  static constexpr int most_stages(bool clustered) {
-    int stages = kInt8 ? 1 : kMaxStages;
-    while (shared_bytes(stages, clustered) > 226 * 1024) --stages;
-    return stages;
-  }
-};
-
 template <typename Shape>
-inline constexpr int kMostStages = Shape::most_stages(false);
-
-__device__ __forceinline__ int log2_of(std::int32_t power) {
-  return __ffs(power) - 1;
-}
-// Token of a packed row below kDecodeRows, without a division.
-__device__ __forceinline__ int row_token(const FlashParams& p, int row) {
-  return row * p.group_inverse >> 16;
-}
-
-template <typename Shape>
-class DecodeBlock {
+class DecodeBlock : private DecodeMath<Shape> {
  public:
   // Everything that needs no earlier kernel's results. The block must pass a barrier before run().
   __device__ DecodeBlock(const FlashParams& params, unsigned char* shared) : p_(params), stages_(params.stages) {
@@ -204,6 +146,10 @@ class DecodeBlock {
   }
 
  private:
+  using Math = DecodeMath<Shape>;
+  using Math::add_values, Math::address, Math::mask, Math::multiply_keys, Math::weigh;
+  using Math::lane_, Math::member_, Math::query_position_, Math::out_, Math::largest_, Math::sum_;
+
   // Splits of whole 16 keys; a cluster without any leaves, a block without any stays for its cluster's barriers.
   __device__ bool find_work() {
     work_.sequence = static_cast<int>(blockIdx.z);
@@ -274,9 +220,6 @@ class DecodeBlock {
   }
   __device__ std::uint32_t keys(int stage) const {
     return ring_ + static_cast<std::uint32_t>(stage * 2 * Shape::kTileBytes);
-  }
-  __device__ static std::uint32_t address(std::uint32_t tile, int row, int chunk) {
-    return tile + static_cast<std::uint32_t>(row * Shape::kPitch + chunk * 16);
   }
   __device__ void team_barrier() const {
     if constexpr (Shape::kTeamWarps == 1) {
@@ -351,113 +294,12 @@ class DecodeBlock {
 
   __device__ void step(int tile, int stage) {
     float score[2][4];
-    multiply_keys(keys(stage), score);
+    multiply_keys(queries_, keys(stage), score);
     const float* scales = scales_ + stage * 2 * Shape::kKeys;
-    mask(work_.low + tile * Shape::kKeys, scales, score);
+    mask(p_, work_.high, work_.low + tile * Shape::kKeys, scales, score);
     std::uint32_t weights[4];
     weigh(scales + Shape::kKeys, score, weights);
-    const std::uint32_t values = keys(stage) + Shape::kTileBytes;
-    // Fragments are read one batch ahead: instructions issue in order, and a product waits for its operands.
-    constexpr int kBatch = 2;  // of 16 columns
-    const std::uint32_t from = address(values, lane_ % 16, member_ * (Shape::kColumns / 8) + lane_ / 16);
-    std::uint32_t b[2][kBatch][4];
-    const auto read = [&](int batch) {
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        load_matrices_transposed(b[batch % 2][i], from + static_cast<std::uint32_t>((batch * kBatch + i) * 32));
-      }
-    };
-    read(0);
-#pragma unroll
-    for (int batch = 0; batch < Shape::kColumnTiles / 2 / kBatch; ++batch) {
-      if (batch + 1 < Shape::kColumnTiles / 2 / kBatch) read(batch + 1);
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int c = (batch * kBatch + i) * 2;
-        multiply_add(out_[c], weights, b[batch % 2][i][0], b[batch % 2][i][1]);
-        multiply_add(out_[c + 1], weights, b[batch % 2][i][2], b[batch % 2][i][3]);
-      }
-    }
-  }
-
-  // S = Q K^T, two chains of sums for each 8 keys: an mma waits for the one before it in its chain.
-  __device__ void multiply_keys(std::uint32_t keys, float (&score)[2][4]) const {
-    constexpr int kBatch = 2;  // of 16 deep
-    constexpr int kBatches = Shape::kDim / 16 / kBatch;
-    float sums[2][2][4] = {};
-    const std::uint32_t from_a = address(queries_, lane_ % 16, lane_ / 16);
-    const std::uint32_t from_b = address(keys, lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2);
-    std::uint32_t a[2][kBatch][4], b[2][kBatch][4];
-    const auto read = [&](int batch) {
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const auto offset = static_cast<std::uint32_t>((batch * kBatch + i) * 32);
-        load_matrices(a[batch % 2][i], from_a + offset);
-        load_matrices(b[batch % 2][i], from_b + offset);
-      }
-    };
-    read(0);
-#pragma unroll
-    for (int batch = 0; batch < kBatches; ++batch) {
-      if (batch + 1 < kBatches) read(batch + 1);
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        multiply_add(sums[i][0], a[batch % 2][i], b[batch % 2][i][0], b[batch % 2][i][1]);
-        multiply_add(sums[i][1], a[batch % 2][i], b[batch % 2][i][2], b[batch % 2][i][3]);
-      }
-    }
-    for (int n = 0; n < 2; ++n) {
-      for (int i = 0; i < 4; ++i) score[n][i] = sums[0][n][i] + sums[1][n][i];
-    }
-  }
-
-  __device__ void mask(int first, const float* key_scales, float (&score)[2][4]) const {
-    for (int n = 0; n < 2; ++n) {
-      for (int i = 0; i < 4; ++i) {
-        const int in_tile = n * 8 + (lane_ & 3) * 2 + i % 2;
-        const int key = first + in_tile;
-        const int query = query_position_[i / 2];
-        // Keys before `low` belong to other blocks or lie outside the window; the tiles begin there.
-        const bool seen = key <= query && key < work_.high && (p_.window == 0 || query - key < p_.window);
-        const float scale = Shape::kInt8 ? p_.scale * key_scales[in_tile] : p_.scale;
-        score[n][i] = seen ? score[n][i] * scale : -INFINITY;
-      }
-    }
-  }
-
-  // Weights exp2(S - largest) as the left operand of P V; sums and O are brought to the new largest score.
-  __device__ void weigh(const float* value_scales, float (&score)[2][4], std::uint32_t (&weights)[4]) {
-    float factor[2];
-    bool moved = false;
-    for (int half = 0; half < 2; ++half) {
-      const int at = half * 2;
-      float most = fmaxf(fmaxf(score[0][at], score[0][at + 1]), fmaxf(score[1][at], score[1][at + 1]));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      most = fmaxf(most, largest_[half]);
-      moved = moved || most > largest_[half];
-      // A row that has seen no key yet keeps -inf; its weights are exp2(-inf - 0).
-      const float base = most == -INFINITY ? 0.0f : most;
-      factor[half] = exp2_fast(largest_[half] - base);
-      largest_[half] = most;
-      float sum = 0.0f;
-      for (int n = 0; n < 2; ++n) {
-        float w0 = exp2_fast(score[n][at] - base);
-        float w1 = exp2_fast(score[n][at + 1] - base);
-        sum += w0 + w1;
-        if constexpr (Shape::kInt8) {
-          w0 *= value_scales[n * 8 + (lane_ & 3) * 2];
-          w1 *= value_scales[n * 8 + (lane_ & 3) * 2 + 1];
-        }
-        weights[n * 2 + half] = pack_bf16(w0, w1);
-      }
-      sum_[half] = fmaf(sum_[half], factor[half], sum);
-    }
-    if (!__any_sync(0xffffffffu, moved)) return;
-#pragma unroll
-    for (int c = 0; c < Shape::kColumnTiles; ++c) {
-      for (int i = 0; i < 4; ++i) out_[c][i] *= factor[i / 2];
-    }
+    add_values(keys(stage) + Shape::kTileBytes, weights);
   }
 
   const FlashParams& p_;
@@ -470,11 +312,7 @@ class DecodeBlock {
   float2* inbox_stats_;
   float* inbox_;
   int inbox_shift_;
-  int warp_, lane_, team_, member_;
-  int query_position_[2] = {-1, -1};
-  float out_[Shape::kColumnTiles][4] = {};
-  float largest_[2] = {-INFINITY, -INFINITY};
-  float sum_[2] = {0.0f, 0.0f};
+  int warp_, team_;
 };
 
 }  // namespace facet::attention::cuda

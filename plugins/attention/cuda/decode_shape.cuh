@@ -1,0 +1,66 @@
+// Sizes of the decode kernel: what a block, its teams and their stages hold.
+#pragma once
+
+#include "attention/cuda/work.cuh"
+
+namespace facet::attention::cuda {
+
+template <int kDimT, bool kInt8T>
+struct DecodeShape {
+  static constexpr int kDim = kDimT;
+  static constexpr bool kInt8 = kInt8T;
+  static constexpr int kRows = kDecodeRows;
+  static constexpr int kKeys = 16;  // of a tile
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = kWarps * 32;
+  // 256 columns of 16 rows are 128 registers; more columns are shared out.
+  static constexpr int kTeamWarps = kDim > 256 ? kDim / 256 : 1;
+  static constexpr int kTeams = kWarps / kTeamWarps;
+  static constexpr int kColumns = kDim / kTeamWarps;  // of a warp
+  static constexpr int kColumnTiles = kColumns / 8;
+  static constexpr int kChunks = kDim / 8;
+
+  // 16 bytes between rows part the banks of the 8 rows that ldmatrix reads.
+  static constexpr int kRowBytes = kDim * 2;
+  static constexpr int kPitch = kRowBytes + 16;
+  static constexpr int kTileBytes = kKeys * kPitch;
+  // One copy a row saves instructions; rows below 1 KB pass faster as 16 bytes a thread (measured: 3.84 against 3.42
+  // TB/s).
+  static constexpr bool kWholeRows = !kInt8 && kRowBytes >= 1024;
+  static constexpr int kStageBytes = 2 * kTileBytes * kTeams;  // keys and values of every team
+  static constexpr int kScaleBytes = kInt8 ? kTeams * 2 * kKeys * 4 : 0;
+  // Sums of the teams, then of the block, over the ring; 8 floats of padding part the banks.
+  static constexpr int kSumStride = kDim + 8;
+  static constexpr int kSumBytes = kTeams * kRows * kSumStride * 4;
+  // Largest scores and sums of weights of the teams.
+  static constexpr int kStatBytes = kTeams * kRows * 8;
+  static constexpr int kBarrierBytes = (1 + kTeams * kMaxStages) * 8;
+  // What the blocks of a cluster send each other: a slice of the sums, and the scores and sums of weights of every row.
+  static constexpr int kInboxStatBytes = kMaxCluster * kRows * 8;
+  static constexpr int kInboxBytes = kRows * kDim * 4;
+  static constexpr int ring_bytes(int stages) {
+    return stages * kStageBytes > kSumBytes ? stages * kStageBytes : kSumBytes;
+  }
+  static constexpr int shared_bytes(int stages, bool clustered) {
+    return kTileBytes + ring_bytes(stages) + stages * kScaleBytes + kStatBytes + kBarrierBytes + kInboxStatBytes +
+           (clustered ? kInboxBytes : 0);
+  }
+  static constexpr int most_stages(bool clustered) {
+    int stages = kInt8 ? 1 : kMaxStages;
+    while (shared_bytes(stages, clustered) > 226 * 1024) --stages;
+    return stages;
+  }
+};
+
+template <typename Shape>
+inline constexpr int kMostStages = Shape::most_stages(false);
+
+__device__ __forceinline__ int log2_of(std::int32_t power) {
+  return __ffs(power) - 1;
+}
+// Token of a packed row below kDecodeRows, without a division.
+__device__ __forceinline__ int row_token(const FlashParams& p, int row) {
+  return row * p.group_inverse >> 16;
+}
+
+}  // namespace facet::attention::cuda
