@@ -44,9 +44,9 @@ void report(Run& run, const std::string& plugin, const std::string& name, std::i
             const Timing& timing, double launches) {
   const double us = timing.median_us / launches;
   const double floor_us = bytes / run.read_rate * 1e6;
-  fmt::print("{:15} {:22} rows {:5} {:10.2f} us ({:.2f}..{:.2f})  floor {:8.2f} us {:5.1f} %  {:7.1f} TFLOP/s\n", plugin,
-             name, rows, us, timing.least_us / launches, timing.most_us / launches, floor_us, 100 * floor_us / us,
-             flops / us * 1e-6);
+  fmt::print("{:15} {:22} rows {:5} {:10.2f} us ({:.2f}..{:.2f})  floor {:8.2f} us {:5.1f} %  {:7.1f} TFLOP/s\n",
+             plugin, name, rows, us, timing.least_us / launches, timing.most_us / launches, floor_us,
+             100 * floor_us / us, flops / us * 1e-6);
   std::fflush(stdout);
   run.rows.push_back({{"plugin", plugin},
                       {"name", name},
@@ -88,8 +88,9 @@ void bench_shape(Run& run, const CudaPlugin& plugin, const Shape& shape, WeightF
         },
         count > 1000 ? 5 : 15);
     const double element = output == DType::f32 ? 4 : 2;
-    const double bytes = matrix_bytes + static_cast<double>(count) * (static_cast<double>(shape.in_features) * 2 +
-                                                                      static_cast<double>(shape.out_features) * element);
+    const double bytes =
+        matrix_bytes + static_cast<double>(count) * (static_cast<double>(shape.in_features) * 2 +
+                                                     static_cast<double>(shape.out_features) * element);
     report(run, plugin.name(), shape.name + (fusions != 0 ? "+gate" : ""), count, bytes,
            2.0 * static_cast<double>(count * shape.out_features * shape.in_features), timing, copies);
   }
@@ -123,7 +124,11 @@ void bench_chain(Run& run, const CudaPlugin& plugin, std::int64_t rows, bool nor
   const DeviceMemory mixed = values(8704, 2, 1.0f);      // of qkv
   const DeviceMemory inner = values(kInner, 2, 1.0f);    // of gate_up
   const DeviceMemory out = values(kHead.out_features, 4, 1.0f);
-  const DeviceMemory workspace(std::max<std::uint64_t>(256, gate_up->plan().workspace_bytes));
+  std::uint64_t workspace_bytes = 256;
+  for (const Matrices* matrices : {qkv.get(), qk.get(), o_local.get(), o_global.get(), gate_up.get(), down.get()})
+    workspace_bytes = std::max(workspace_bytes, matrices->plan().workspace_bytes);
+  if (head) workspace_bytes = std::max(workspace_bytes, logits->plan().workspace_bytes);
+  const DeviceMemory workspace(workspace_bytes);
   const DeviceMemory weights = values(kHidden, 4, 0.0f);
   const std::vector<float> ones(static_cast<std::size_t>(kHidden), 1.0f);
   require(cudaMemcpy(weights.data(), ones.data(), ones.size() * 4, cudaMemcpyHostToDevice), "cudaMemcpy");
@@ -241,11 +246,13 @@ void write_json(const Run& run, int argc, char** argv) {
   std::string command;
   for (int i = 0; i < argc; ++i) command += (i == 0 ? "" : " ") + std::string(argv[i]);
   const nlohmann::json document{
-      {"machine", {{"gpu", device.name}, {"multiprocessors", device.multiProcessorCount}, {"l2_bytes", device.l2CacheSize}}},
+      {"machine",
+       {{"gpu", device.name}, {"multiprocessors", device.multiProcessorCount}, {"l2_bytes", device.l2CacheSize}}},
       {"command", command},
       {"read_tb_s", run.read_rate * 1e-12},
-      {"method", "median of CUDA graph replays behind a delay kernel; launches of a graph rotate through copies of the "
-                 "weights of 400 MB or more together; floor: bytes at the read rate of the same run"},
+      {"method",
+       "median of CUDA graph replays behind a delay kernel; launches of a graph rotate through copies of the "
+       "weights of 400 MB or more together; floor: bytes at the read rate of the same run"},
       {"results", run.rows}};
   std::ofstream(run.options.json) << document.dump(1) << '\n';
 }

@@ -36,8 +36,9 @@ CudaPlugin::CudaPlugin(const std::string& name, const std::map<std::string, std:
     const abi::OptionSpec& spec = descriptor_->options[i];
     const auto given = options.find(spec.name);
     if (given != options.end()) ++known;
-    values.push_back({sizeof(abi::OptionValue), spec.type, given != options.end() ? given->second : spec.default_integer,
-                      spec.default_real, spec.default_text});
+    values.push_back({sizeof(abi::OptionValue), spec.type,
+                      given != options.end() ? given->second : spec.default_integer, spec.default_real,
+                      spec.default_text});
   }
   if (known != options.size()) throw std::runtime_error("an option that " + name + " does not have");
   const abi::Options all{sizeof(abi::Options), descriptor_->option_count, values.data()};
@@ -123,9 +124,9 @@ Matrices::Matrices(const CudaPlugin& plugin, const Shape& shape, abi::WeightForm
       continue;
     }
     const auto start = std::chrono::steady_clock::now();
-    require_ok(plugin.linear().pack(plan_, &weights.view(), 1, {packed_[0].data(), plan_.packed_bytes},
-                                    text_sink(error)),
-               error);
+    require_ok(
+        plugin.linear().pack(plan_, &weights.view(), 1, {packed_[0].data(), plan_.packed_bytes}, text_sink(error)),
+        error);
     pack_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   require(cudaDeviceSynchronize(), "pack");

@@ -224,8 +224,8 @@ std::vector<float> DeviceMatrix::run_args(abi::LinearArgs& args, std::int64_t pa
       }
     }
     if (row + 1 == args.rows) continue;
-    const bool untouched = std::all_of(source + out * element, source + stride * element,
-                                       [](std::uint8_t byte) { return byte == 0xff; });
+    const bool untouched =
+        std::all_of(source + out * element, source + stride * element, [](std::uint8_t byte) { return byte == 0xff; });
     EXPECT_TRUE(untouched) << "padding of y written";
   }
   return outputs;
@@ -295,7 +295,8 @@ Expected expected_product(const std::vector<float>& inputs, const std::vector<Ra
           const double x = double{inputs[row * in + k]};
           exact += x * weights[k];
           sum += std::abs(x) * magnitudes[k];
-          rounded += rounding.weight * std::abs(x * weights[k]) + rounding.segment * largest[row * in + k] * magnitudes[k];
+          rounded +=
+              rounding.weight * std::abs(x * weights[k]) + rounding.segment * largest[row * in + k] * magnitudes[k];
         }
         expected.exact[row * out + column] = exact;
         expected.allowed[row * out + column] = (static_cast<double>(in) + 8) * eps * sum + rounded;

@@ -1,4 +1,5 @@
-// Plans, packs and runs one problem on the device, with guards around every buffer and NaN wherever nothing was written.
+// Plans, packs and runs one problem on the device, with guards around every buffer and NaN wherever nothing was
+// written.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -92,8 +93,8 @@ std::vector<float> bf16_inputs(std::int64_t count, std::mt19937_64& random);
 // `count` parts that together have shape.out_features rows.
 std::vector<RandomPart> device_parts(const WeightShape& shape, int count, std::mt19937_64& random);
 
-// What a result may differ from the exact product by, beside (in_features + 8) eps sum |x| |w| of fp32 sums: the output's
-// rounding, and per input or weight:
+// What a result may differ from the exact product by, beside (in_features + 8) eps sum |x| |w| of fp32 sums: the
+// output's rounding, and per input or weight:
 struct Rounding {
   double weight = 0;   // relative, of weights: 2^-8 where they pass through bf16
   double segment = 0;  // of the largest |x| of each 128 inputs (or fewer under one scale), for every input

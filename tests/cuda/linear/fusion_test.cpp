@@ -63,8 +63,11 @@ TEST_F(CudaFusions, GateMatchesDouble) {
       parts.emplace_back(half, random);
     }
     const std::vector<float> inputs = bf16_inputs(rows * shape.in_features, random);
-    const Expected product = expected_product(
-        inputs, parts, shape, {.weight = 0, .segment = rows <= 2 ? 0x1p-21 : rows <= 4 ? 0x1p-15 : 0.0});
+    const Expected product = expected_product(inputs, parts, shape,
+                                              {.weight = 0,
+                                               .segment = rows <= 2   ? 0x1p-21
+                                                          : rows <= 4 ? 0x1p-15
+                                                                      : 0.0});
     DeviceMatrix fused(plugin, {shape, 64, DType::f32, LinearRole::gate_up, abi::kFuseGeluGate}, parts);
     expect_close(fused.run(inputs), gated(product, static_cast<std::size_t>(rows)), DType::f32);
     DeviceMatrix plain(plugin, {shape, 64, DType::f32, LinearRole::gate_up}, parts);
@@ -115,7 +118,8 @@ TEST_F(CudaFusions, ResidualNormMatchesDouble) {
       for (std::size_t k = 0; k < in; ++k) {
         const std::size_t i = row * in + k;
         hidden[i] = double{residual.hidden[i]};
-        if (updated) hidden[i] = (hidden[i] + double{residual.update[i]} * first * double{residual.post_norm[k]}) * 0.75;
+        if (updated)
+          hidden[i] = (hidden[i] + double{residual.update[i]} * first * double{residual.post_norm[k]}) * 0.75;
       }
       const double second = inverse(hidden);
       for (std::size_t k = 0; k < in; ++k)
@@ -125,8 +129,8 @@ TEST_F(CudaFusions, ResidualNormMatchesDouble) {
     const std::vector<float> outputs = matrix.run(residual, rows);
     // The norms: sums of in_features squares and an approximate root, relative to each input; then fixed point.
     const double norm_error = (static_cast<double>(in) + 16.0) * 0x1p-23;
-    Expected expected = expected_product(inputs, parts, shape,
-                                         {.weight = norm_error, .segment = rows <= 2 ? 0x1p-21 : 0x1p-15});
+    Expected expected =
+        expected_product(inputs, parts, shape, {.weight = norm_error, .segment = rows <= 2 ? 0x1p-21 : 0x1p-15});
     expect_close(outputs, expected, DType::f32);
     for (std::size_t i = 0; i < hidden.size(); ++i) {
       const double parts_of = std::abs(double{residual.hidden[i]}) + std::abs(hidden[i]);

@@ -26,7 +26,8 @@ int packed_code(const linear::Rows32& shape, const std::uint8_t* chunk, int row,
   return (tile[4 * (((s / 4) * 32 + lane) * 4 + s % 4) + byte] >> (4 * high)) & 15;
 }
 
-double packed_weight(const linear::Rows32& shape, const std::uint8_t* unit, int row, std::int64_t column, float factor) {
+double packed_weight(const linear::Rows32& shape, const std::uint8_t* unit, int row, std::int64_t column,
+                     float factor) {
   const std::uint8_t* chunk = unit + column / 128 * shape.chunk_bytes;
   const int input = static_cast<int>(column % 128);
   const int segment = input / (128 / shape.segments);
@@ -46,7 +47,8 @@ TEST(CudaPack, KeepsEveryWeightExactly) {
     shape.in_features = std::vector<std::int64_t>{8, 127, 192, 1025}[random() % 4];
     shape.group_size = std::vector<std::int64_t>{32, 64, 96, 128, shape.in_features}[random() % 5];
     const bool gate = random() % 2 == 0;
-    const std::int64_t rows[] = {1 + static_cast<std::int64_t>(random() % 60), 1 + static_cast<std::int64_t>(random() % 60)};
+    const std::int64_t rows[] = {1 + static_cast<std::int64_t>(random() % 60),
+                                 1 + static_cast<std::int64_t>(random() % 60)};
     std::vector<RandomPart> parts;
     std::vector<abi::WeightView> views;
     for (int i = 0; i < 2; ++i) {
@@ -77,7 +79,8 @@ TEST(CudaPack, KeepsEveryWeightExactly) {
         const std::int64_t part_row = known && source >= first_rows ? source - first_rows : source;
         seen += known ? 1 : 0;
         for (std::int64_t column = 0; column < shape.in_features; ++column)
-          ASSERT_EQ(packed_weight(packed, unit.data(), row, column, factor), known ? part.weight(part_row, column) : 0.0)
+          ASSERT_EQ(packed_weight(packed, unit.data(), row, column, factor),
+                    known ? part.weight(part_row, column) : 0.0)
               << "seed " << seed << ", unit " << u << ", row " << row << ", column " << column;
       }
     }

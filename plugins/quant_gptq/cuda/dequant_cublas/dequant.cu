@@ -89,9 +89,9 @@ __global__ void __launch_bounds__(kWarps * 32) dequantize(const __grid_constant_
       const int column = chunk * kChunkInputs + lane % 16 * 8;
       const long long at = shape.gate != 0 ? 16LL * unit + row + (tile != 0 ? a.up_offset : 0)
                                            : static_cast<long long>(kUnitRows) * unit + 16 * tile + row;
-      const long long inside = shape.gate != 0 ? 16LL * (a.first_unit + unit) + row
-                                               : static_cast<long long>(kUnitRows) * (a.first_unit + unit) +
-                                                     16 * tile + row;
+      const long long inside = shape.gate != 0
+                                   ? 16LL * (a.first_unit + unit) + row
+                                   : static_cast<long long>(kUnitRows) * (a.first_unit + unit) + 16 * tile + row;
       const long long limit = shape.gate != 0 ? shape.out_features / 2 : shape.out_features;
       if (inside < limit && column < a.stride)
         *reinterpret_cast<uint4*>(a.out + at * a.stride + column) =
@@ -105,13 +105,8 @@ __global__ void __launch_bounds__(kWarps * 32) dequantize(const __grid_constant_
 
 cudaError_t dequantize_units(const Rows32& shape, const void* packed, int first_unit, int units, long long up_offset,
                              void* out, long long stride, cudaStream_t stream) {
-  const DequantArgs args{shape,
-                         static_cast<const unsigned char*>(packed),
-                         first_unit,
-                         units,
-                         up_offset,
-                         static_cast<__nv_bfloat16*>(out),
-                         stride};
+  const DequantArgs args{shape,     static_cast<const unsigned char*>(packed), first_unit, units,
+                         up_offset, static_cast<__nv_bfloat16*>(out),          stride};
   const long long tiles = 2LL * units * shape.chunks;
   const long long blocks = (tiles + kWarps - 1) / kWarps;
   constexpr long long kMostBlocks = 132 * 6;  // what fits a large device at a time

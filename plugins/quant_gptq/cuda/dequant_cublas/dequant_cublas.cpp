@@ -17,8 +17,8 @@ namespace {
 struct DequantPlan {
   abi::LinearProblem problem;
   Rows32 shape;
-  std::int64_t stride;       // of unpacked rows
-  int step_units;            // unpacked at a time
+  std::int64_t stride;  // of unpacked rows
+  int step_units;       // unpacked at a time
   std::uint64_t matrix_bytes;
   std::uint64_t workspace_bytes;
 };
@@ -85,8 +85,8 @@ class DequantCublas final : public sdk::LinearBase<DequantPlan> {
         multiply(plan, args, matrix + std::int64_t{16} * units * plan.stride * 2, count, half + first);
       } else {
         const std::int64_t first = std::int64_t{kUnitRows} * unit;
-        multiply(plan, args, matrix, std::min<std::int64_t>(std::int64_t{kUnitRows} * units, shape.out_features - first),
-                 first);
+        multiply(plan, args, matrix,
+                 std::min<std::int64_t>(std::int64_t{kUnitRows} * units, shape.out_features - first), first);
       }
     }
   }

@@ -49,8 +49,7 @@ void check_cuda_problem(const abi::LinearProblem& problem, const CudaFormats& fo
 void check_cuda_run(const abi::LinearProblem& problem, const abi::LinearArgs& args, std::uint64_t workspace_bytes) {
   check_run(args, problem.max_rows, workspace_bytes);
   if (args.rows < problem.min_rows)
-    sdk::fail(abi::Status::invalid_argument, "a run of ", args.rows, " rows on a plan for at least ",
-              problem.min_rows);
+    sdk::fail(abi::Status::invalid_argument, "a run of ", args.rows, " rows on a plan for at least ", problem.min_rows);
   const bool fused = (problem.fusions & abi::kFuseResidualNorm) != 0;
   if (fused && args.residual == nullptr)
     sdk::fail(abi::Status::invalid_argument, "the plan fuses the residual norm, the run has no residual");

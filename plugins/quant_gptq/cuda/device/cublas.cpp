@@ -58,8 +58,7 @@ void Cublas::open() {
   if (handle_ != nullptr) return;
   check(cublas_library().create(&handle_), "cublasCreate");
   // Partial sums of a split product stay fp32.
-  const auto mode =
-      static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+  const auto mode = static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
   check(cublas_library().set_math_mode(handle_, mode), "cublasSetMathMode");
 }
 

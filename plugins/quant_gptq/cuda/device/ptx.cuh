@@ -1,4 +1,5 @@
-// The few instructions that C++ does not name: shared-memory barriers, bulk copies, dependent launches, matrix products.
+// The few instructions that C++ does not name: shared-memory barriers, bulk copies, dependent launches, matrix
+// products.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,11 +29,10 @@ __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done = 0;
   while (done == 0) {
-    asm volatile(
-        "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
+    asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
   }
 }
 
@@ -53,8 +53,8 @@ __device__ __forceinline__ std::uint64_t evict_first_policy() {
 __device__ __forceinline__ void bulk_copy(std::uint32_t target, const void* source, std::uint32_t bytes,
                                           std::uint32_t barrier, std::uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          target),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(target),
       "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }

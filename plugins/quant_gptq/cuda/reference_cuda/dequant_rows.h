@@ -11,11 +11,11 @@ namespace facet::linear {
 struct PlainWeights {
   std::int64_t out_features;
   std::int64_t in_features;
-  std::int64_t groups;      // of a row
+  std::int64_t groups;  // of a row
   std::int64_t group_size;
-  std::int64_t row_bytes;   // of codes
-  int bits;                 // 4 or 8
-  int mean;                 // zero code where zeros is null
+  std::int64_t row_bytes;  // of codes
+  int bits;                // 4 or 8
+  int mean;                // zero code where zeros is null
   const std::uint8_t* codes;
   const float* scales;        // [out_features, groups]
   const std::uint8_t* zeros;  // [out_features, groups] or null

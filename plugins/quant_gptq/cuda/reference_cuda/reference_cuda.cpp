@@ -1,5 +1,5 @@
-// linear/reference_cuda: dequantize the whole matrix to bf16 on every call, then multiply with cuBLAS. The baseline that
-// everybody starts from; weights stay in canonical form on the device.
+// linear/reference_cuda: dequantize the whole matrix to bf16 on every call, then multiply with cuBLAS. The baseline
+// that everybody starts from; weights stay in canonical form on the device.
 #include "common/checks.h"
 #include "facet/sdk/numeric.h"
 #include "quant_gptq/cuda/device/check.h"

@@ -1,9 +1,10 @@
 // The packed form that all INT4 and INT8 CUDA kernels share, so that one copy of the weights serves decode and prefill.
 //
-// A header of 128 bytes holds one float, a power of two: the factor of all scales. Then come units of 32 rows of W, each
-// ceil(in_features / 128) chunks of 128 inputs in a row, so that a kernel streams a unit, or any run of its chunks, with
-// bulk copies. A unit is two tiles of 16 rows, A and B: rows 32u.. and 32u+16.. of W, or, where gate and up projections
-// are stacked (`gate`), rows 16u.. of both halves, so that one thread holds gate and up of the same output. A chunk is
+// A header of 128 bytes holds one float, a power of two: the factor of all scales. Then come units of 32 rows of W,
+// each ceil(in_features / 128) chunks of 128 inputs in a row, so that a kernel streams a unit, or any run of its
+// chunks, with bulk copies. A unit is two tiles of 16 rows, A and B: rows 32u.. and 32u+16.. of W, or, where gate and
+// up projections are stacked (`gate`), rows 16u.. of both halves, so that one thread holds gate and up of the same
+// output. A chunk is
 //
 //   codes of tile A, codes of tile B, scales (fp16) [segment][g][A g, A g+8, B g, B g+8],
 //   zero codes, asymmetric only (uint8), in the order of the scales
@@ -38,7 +39,7 @@ struct Rows32 {
   int segments;  // of a chunk: 1, 2 or 4
   int bits;      // 4 or 8
   int asymmetric;
-  int gate;  // units hold 16 rows of each half
+  int gate;         // units hold 16 rows of each half
   int code_bytes;   // of a chunk, both tiles
   int chunk_bytes;  // a multiple of 32
 };

@@ -84,8 +84,7 @@ void pack_scales(const Rows32& shape, const PartRow& source, std::int64_t chunk,
     const __half scale = __float2half_rn(part.scales[group] / factor);
     std::memcpy(scales + (segment * kUnitRows + slot) * 2, &scale, sizeof scale);
     if (shape.asymmetric != 0)
-      zeros[segment * kUnitRows + slot] =
-          part.zeros != nullptr ? part.zeros[group] : static_cast<std::uint8_t>(mean);
+      zeros[segment * kUnitRows + slot] = part.zeros != nullptr ? part.zeros[group] : static_cast<std::uint8_t>(mean);
   }
 }
 

@@ -3,38 +3,10 @@
 
 #include <algorithm>
 
-#include "quant_gptq/cuda/w4a16_stream/gemv.cuh"
+#include "quant_gptq/cuda/w4a16_stream/gemv_inputs.cuh"
+#include "quant_gptq/cuda/w4a16_stream/gemv_multiply.cuh"
 
 namespace facet::linear {
-
-// Where things lie in a block's shared memory.
-struct GemvMemory {
-  std::uint32_t full;   // barriers of slots that are filled
-  std::uint32_t empty;  // and of those that are read
-  unsigned char* ring;
-  std::uint32_t* digits;
-  float4* columns;
-  float* sums;
-  float* squares;
-  unsigned char* zeros;  // what lanes without a column read
-};
-
-template <int ROWS>
-__device__ __forceinline__ GemvMemory gemv_memory(unsigned char* base, const StreamArgs& a) {
-  GemvMemory m;
-  m.full = shared_address(base);
-  m.empty = m.full + 8 * kGemvMaxSlots;
-  m.ring = base + 16 * kGemvMaxSlots;
-  unsigned char* at = m.ring + a.slots * kGemvWarps * a.shape.chunk_bytes;
-  m.digits = reinterpret_cast<std::uint32_t*>(at);
-  at += a.shape.chunks * gemv_digit_bytes<ROWS>();
-  m.columns = reinterpret_cast<float4*>(at);
-  at += a.shape.chunks * gemv_column_bytes<ROWS>(a.shape.segments);
-  m.sums = reinterpret_cast<float*>(at);
-  m.squares = m.sums + gemv_sum_bytes(ROWS) / 4;
-  m.zeros = reinterpret_cast<unsigned char*>(m.squares + 2 * ROWS * kGemvWarps);
-  return m;
-}
 
 // One thread copies the block's units page by page, waiting for nothing but ring space.
 __device__ __forceinline__ void gemv_produce(const StreamArgs& a, const GemvMemory& m) {
@@ -131,171 +103,6 @@ __device__ __forceinline__ void finish_unit(const StreamArgs& a, const float* su
   }
 }
 
-// Digits of rounds [first, first + ROUNDS) of this warp, the loads of all of them in flight together.
-template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS, int ROUNDS>
-__device__ __forceinline__ void quantize_rounds(const StreamArgs& a, const GemvMemory& m, int warp, int lane, int first,
-                                                bool aligned) {
-  const int inputs = static_cast<int>(a.shape.in_features);
-  const auto* x = static_cast<const __nv_bfloat16*>(a.x);
-  Raw16 raw[ROUNDS][ROWS];
-#pragma unroll
-  for (int i = 0; i < ROUNDS; ++i) {
-#pragma unroll
-    for (int row = 0; row < ROWS; ++row)
-      raw[i][row] = load_bf16(x + row * a.x_stride, Lane16(first + i, warp, lane).first_input(),
-                              row < a.rows ? inputs : 0, aligned);
-  }
-#pragma unroll
-  for (int i = 0; i < ROUNDS; ++i) {
-#pragma unroll
-    for (int row = 0; row < ROWS; ++row) {
-      float v[16];
-      to_float(raw[i][row], v);
-      quantize16<BITS, SEGMENTS, ASYMMETRIC, ROWS>(v, Lane16(first + i, warp, lane), a.shape.chunks, row, m.digits,
-                                                   m.columns);
-    }
-  }
-}
-
-// Digits of this warp's chunks of all rows.
-template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
-__device__ __forceinline__ void quantize_inputs(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
-  const bool aligned = aligned16(a.x) && a.x_stride % 8 == 0;
-  constexpr int kRoundChunks = kGemvWarps * kGemvRoundChunks;
-  const int rounds = (a.shape.chunks + kRoundChunks - 1) / kRoundChunks;
-  constexpr int kBatch = 4 / ROWS;
-  int first = 0;
-  if constexpr (kBatch > 1) {
-#pragma unroll 1
-    for (; first + 1 < rounds; first += kBatch)  // a round past the end does nothing
-      quantize_rounds<BITS, SEGMENTS, ASYMMETRIC, ROWS, kBatch>(a, m, warp, lane, first, aligned);
-  }
-#pragma unroll 1
-  for (; first < rounds; ++first)
-    quantize_rounds<BITS, SEGMENTS, ASYMMETRIC, ROWS, 1>(a, m, warp, lane, first, aligned);
-}
-
-// A warp's share of a page, in registers.
-template <int BITS, int SEGMENTS>
-struct GemvChunk {
-  uint4 words[2][BITS / 2];
-  uint2 scales[SEGMENTS];
-  std::uint32_t zeros[SEGMENTS];
-};
-
-// A warp's way through the pages of its block.
-template <int BITS, int SEGMENTS, bool ASYMMETRIC>
-struct GemvReader {
-  static constexpr int kTileBytes = BITS * 256;
-
-  std::uint32_t barrier;      // full barrier of the slot; the empty one lies kGemvMaxSlots further
-  std::uint32_t first;        // of slot 0
-  std::uint32_t last;         // of the last slot
-  std::uint32_t parity = 0;
-  const unsigned char* data;  // this lane's codes in the slot
-  int scale_offset;           // from there to its scales
-  int zero_offset;
-  int page_bytes;
-  int ring_bytes;
-  bool leader;
-
-  __device__ __forceinline__ GemvReader(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
-    const int g = lane >> 2;
-    page_bytes = kGemvWarps * a.shape.chunk_bytes;
-    ring_bytes = a.slots * page_bytes;
-    barrier = first = m.full;
-    last = m.full + 8 * (a.slots - 1);
-    data = m.ring + warp * a.shape.chunk_bytes + lane * 16;
-    scale_offset = 2 * kTileBytes + g * 8 - lane * 16;
-    zero_offset = 2 * kTileBytes + SEGMENTS * 64 + g * 4 - lane * 16;
-    leader = lane == 0;
-  }
-
-  // Waits for the next page and takes this warp's chunk of it; a page may end before, then it takes what lies there.
-  __device__ __forceinline__ void next(GemvChunk<BITS, SEGMENTS>& c) {
-    barrier_wait(barrier, parity);
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int i = 0; i < BITS / 2; ++i)
-        c.words[tile][i] = *reinterpret_cast<const uint4*>(data + tile * kTileBytes + i * 512);
-    }
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) {
-      c.scales[segment] = *reinterpret_cast<const uint2*>(data + scale_offset + segment * 64);
-      c.zeros[segment] = 0;
-      if constexpr (ASYMMETRIC)
-        c.zeros[segment] = *reinterpret_cast<const std::uint32_t*>(data + zero_offset + segment * 32);
-    }
-    __syncwarp();
-    if (leader) barrier_arrive(barrier + 8 * kGemvMaxSlots);
-    data += page_bytes;
-    if (barrier == last) {
-      barrier = first - 8;
-      data -= ring_bytes;
-      parity ^= 1;
-    }
-    barrier += 8;
-  }
-};
-
-// A lane's columns of the activations.
-template <int SEGMENTS, int ROWS>
-struct GemvActivations {
-  using Columns = GemvColumns<ROWS>;
-  const unsigned char* digits;   // of chunk 0
-  const unsigned char* columns;
-  int digit_step;  // bytes from chunk to chunk, 0 where the lane has no column
-  int half_step;   // to the second half of a chunk
-  int column_step;
-
-  __device__ __forceinline__ GemvActivations(const GemvMemory& m, int lane) {
-    const int g = lane >> 2;
-    const int t = lane & 3;
-    const bool digit = g < Columns::kUsed;
-    const bool column = 2 * t < Columns::kStored;
-    digit_step = digit ? gemv_chunk_words<ROWS>() * 4 : 0;
-    half_step = digit ? Columns::kUsed * 64 : 0;
-    column_step = column ? SEGMENTS * Columns::kStored * 16 : 0;
-    digits = digit ? reinterpret_cast<const unsigned char*>(m.digits) + lane * 16 : m.zeros;
-    columns = column ? reinterpret_cast<const unsigned char*>(m.columns) + t * 32 : m.zeros;
-  }
-};
-
-template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
-__device__ __forceinline__ void multiply_chunk(const GemvChunk<BITS, SEGMENTS>& c,
-                                               const GemvActivations<SEGMENTS, ROWS>& x, int chunk,
-                                               float (&acc)[2][4]) {
-  const unsigned char* digits = x.digits + chunk * x.digit_step;
-  const uint4 b[2] = {*reinterpret_cast<const uint4*>(digits),
-                      *reinterpret_cast<const uint4*>(digits + x.half_step)};
-  const unsigned char* at = x.columns + chunk * x.column_step;
-  float4 columns[SEGMENTS][2];
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) {
-    columns[segment][0] = *reinterpret_cast<const float4*>(at);
-    columns[segment][1] = *reinterpret_cast<const float4*>(at + 16);
-    at += x.column_step / SEGMENTS;
-  }
-#pragma unroll
-  for (int tile = 0; tile < 2; ++tile) {
-    float2 scales[SEGMENTS];
-    float2 zeros[SEGMENTS];
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) {
-      const std::uint32_t pair = tile == 0 ? c.scales[segment].x : c.scales[segment].y;
-      scales[segment] = __half22float2(*reinterpret_cast<const __half2*>(&pair));
-      zeros[segment] = make_float2(static_cast<float>((c.zeros[segment] >> (16 * tile)) & 255u),
-                                   static_cast<float>((c.zeros[segment] >> (16 * tile + 8)) & 255u));
-      if constexpr (BITS == 4) {  // rows g+8 come times 16
-        scales[segment].y *= 0.0625f;
-        zeros[segment].y *= 16.0f;
-      }
-    }
-    multiply_tile<BITS, SEGMENTS, ASYMMETRIC>(acc[tile], c.words[tile], b, columns, scales, zeros);
-  }
-}
-
 // Units are done; what is left of each is the sum over the warps, which they take in turns.
 template <int ROWS>
 struct GemvSums {
@@ -358,7 +165,7 @@ __global__ void __launch_bounds__(kGemvThreads, ROWS == 4 ? 1 : 2) gemv_kernel(c
   const GemvMemory m = gemv_memory<ROWS>(base, a);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  if (a.early != 0) launch_dependents();
+  launch_dependents();
   if (blockIdx.x >= a.blocks) {  // keeps its place on a multiprocessor, so that the others get one each
     wait_for_inputs();
     return;
@@ -400,8 +207,6 @@ __global__ void __launch_bounds__(kGemvThreads, ROWS == 4 ? 1 : 2) gemv_kernel(c
     wait_for_inputs();
     quantize_inputs<BITS, SEGMENTS, ASYMMETRIC, ROWS>(a, m, warp, lane);
   }
-  // The next launch streams weights as soon as it starts; before this point that would hold up the inputs.
-  if (a.early == 0) launch_dependents();
   __syncwarp();
   gemv_consume<BITS, SEGMENTS, ASYMMETRIC, ROWS>(a, m, warp, lane, factor);
 }

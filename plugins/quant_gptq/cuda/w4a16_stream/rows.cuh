@@ -1,5 +1,5 @@
-// 5 to 64 rows: a block takes 8 units (256 rows of W), a warp each, and a share of the inputs. Codes become bf16 exactly
-// (code - zero has at most 8 bits) and mma.m16n8k16 multiplies; scales come onto the fp32 sums of a segment.
+// 5 to 64 rows: a block takes 8 units (256 rows of W), a warp each, and a share of the inputs. Codes become bf16
+// exactly (code - zero has at most 8 bits) and mma.m16n8k16 multiplies; scales come onto the fp32 sums of a segment.
 //
 // A stage of the ring is one chunk of each unit and the same chunk of all activations, which all warps use. The
 // activations are brought to operand order by a small launch before. Blocks that share a row of units and differ in
@@ -15,8 +15,8 @@ inline constexpr int kRowsWarps = 8;  // units of a block
 inline constexpr int kRowsThreads = (kRowsWarps + 1) * 32;
 inline constexpr int kRowsMaxStages = 12;
 inline constexpr int kRowsBarrierBytes = 16 * kRowsMaxStages;
-inline constexpr int kTileColumns = 8;         // activation rows of an operand
-inline constexpr int kOperandBytes = 2048;     // of a chunk of 8 activation rows
+inline constexpr int kTileColumns = 8;                         // activation rows of an operand
+inline constexpr int kOperandBytes = 2048;                     // of a chunk of 8 activation rows
 inline constexpr int kSumStride = kRowsWarps * kUnitRows + 4;  // floats from activation row to row: no bank conflicts
 
 __device__ __forceinline__ void mma_bf16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
@@ -42,8 +42,7 @@ __device__ __forceinline__ void operand_a(const uint4 (&words)[BITS / 2], int s,
     const uint4 quad = words[s / 4];
     const std::uint32_t word = s % 4 == 0 ? quad.x : s % 4 == 1 ? quad.y : s % 4 == 2 ? quad.z : quad.w;
 #pragma unroll
-    for (int r = 0; r < 4; ++r)
-      a[r] = subtract_bf16(masked_or(word >> (4 * r), kNibbles, kExponent), zero[r & 1]);
+    for (int r = 0; r < 4; ++r) a[r] = subtract_bf16(masked_or(word >> (4 * r), kNibbles, kExponent), zero[r & 1]);
   } else {
     const uint4 quad = words[s / 2];
 #pragma unroll
@@ -103,8 +102,8 @@ __device__ __forceinline__ void multiply_rows(const unsigned char* data, const u
       float c[2][4] = {};
 #pragma unroll
       for (int step = 0; step < kSteps; step += 2) {
-        const uint4 b = *reinterpret_cast<const uint4*>(x + n * kOperandBytes +
-                                                        (segment * kSteps + step) / 2 * 512 + lane * 16);
+        const uint4 b =
+            *reinterpret_cast<const uint4*>(x + n * kOperandBytes + (segment * kSteps + step) / 2 * 512 + lane * 16);
 #pragma unroll
         for (int tile = 0; tile < 2; ++tile) {
           mma_bf16(c[tile], a[tile][step], b.x, b.y);

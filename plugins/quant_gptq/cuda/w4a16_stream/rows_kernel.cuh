@@ -156,6 +156,7 @@ __global__ void __launch_bounds__(kRowsThreads, 1) rows_kernel(const __grid_cons
       }
     }
   }
+  __syncthreads();
   cluster.sync();
   if (warp < kRowsWarps) rows_finish(a, reinterpret_cast<const float*>(ring), first_unit, units);
   cluster.sync();  // others may still read this block's sums

@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(128) order_operands(const __grid_constant__ Ro
     if (row < a.stream.rows && k < inputs) words[i] = x[k];
     if (row < a.stream.rows && k + 1 < inputs) words[i] |= static_cast<std::uint32_t>(x[k + 1]) << 16;
   }
-  auto* target = reinterpret_cast<uint4*>(a.operands + (static_cast<long long>(chunk) * a.tiles + tile) * kOperandBytes);
+  auto* target =
+      reinterpret_cast<uint4*>(a.operands + (static_cast<long long>(chunk) * a.tiles + tile) * kOperandBytes);
   target[q * 32 + lane] = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
@@ -62,8 +63,7 @@ bool rows_fit(const Rows32& shape, int max_rows) {
 cudaError_t rows_prepare(const Rows32& shape) {
   for (const int tiles : {1, 2, 4, 8}) {
     const void* kernel = reinterpret_cast<const void*>(kernel_of(shape, tiles));
-    const cudaError_t result =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10);
+    const cudaError_t result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10);
     if (result != cudaSuccess) return result;
   }
   return cudaSuccess;

@@ -29,7 +29,6 @@ struct StreamArgs {
   int output_f32;
   int fuse_gate;
   int slots;   // of the ring, pages of weights
-  int early;   // let the next launch start at once, not when the inputs are read
   int blocks;  // that have units; the grid may be larger
   StreamResidual residual;
 };

@@ -13,7 +13,7 @@ namespace facet::linear {
 namespace {
 
 constexpr std::int64_t kMaxRows = 64;
-constexpr int kBlockReserve = 1024;        // shared memory that the system takes of each block
+constexpr int kBlockReserve = 1024;         // shared memory that the system takes of each block
 constexpr int kSharedPerBlock = 227 << 10;  // compute capability 9.0
 
 struct StreamPlan {
@@ -31,21 +31,20 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   static constexpr sdk::PluginInfo kInfo{
       .name = "w4a16_stream",
       .version = "0.1.0",
-      .summary = "int4 and int8 weights streamed through shared memory, 1 to 64 rows; fuses residual norm and GELU gate",
+      .summary =
+          "int4 and int8 weights streamed through shared memory, 1 to 64 rows; fuses residual norm and GELU gate",
       .devices = static_cast<std::uint32_t>(abi::Device::cuda),
       .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant};
   static constexpr abi::OptionSpec kOptions[] = {
-      sdk::integer_option("blocks_per_sm", 2, 1, 2, "", "blocks that share a multiprocessor: with 2, the next launch "
+      sdk::integer_option("blocks_per_sm", 2, 1, 2, "",
+                          "blocks that share a multiprocessor: with 2, the next launch "
                           "loads its first weights while this one works"),
-      sdk::boolean_option("early_launch", false,
-                          "let the next launch load its first weights before this one has read its inputs"),
       sdk::boolean_option("dependent_launch", true,
                           "start each launch before the one before it has ended (programmatic dependent launch)")};
 
   W4A16Stream(sdk::Host host, const sdk::OptionReader& options)
       : host_(host),
         blocks_per_sm_(static_cast<int>(options.integer("blocks_per_sm"))),
-        early_(options.boolean("early_launch")),
         dependent_(options.boolean("dependent_launch")) {}
 
   static void probe(sdk::Host, sdk::Reasons& reasons) { probe_device(reasons); }
@@ -72,10 +71,10 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     if (problem.in_features < 1 || problem.group_size < 1 || problem.max_rows < 1) return;
     const Rows32 shape = rows32_shape(problem);
     const int rows = static_cast<int>(std::min<std::int64_t>(kGemvRows, problem.max_rows));
-    reasons.require(problem.in_features <= 65536 && gemv_fixed_bytes(shape, rows) + gemv_page_bytes(shape) <=
-                                                        kSharedPerBlock,
-                    "in_features ", problem.in_features, " at ", rows,
-                    " rows needs more shared memory than the 227 KiB of a block");
+    reasons.require(
+        problem.in_features <= 65536 && gemv_fixed_bytes(shape, rows) + gemv_page_bytes(shape) <= kSharedPerBlock,
+        "in_features ", problem.in_features, " at ", rows,
+        " rows needs more shared memory than the 227 KiB of a block");
     if (problem.max_rows > kGemvRows && problem.max_rows <= kMaxRows)
       reasons.require(rows_fit(shape, static_cast<int>(problem.max_rows)), "weights of ", shape.bits, " bits at ",
                       problem.max_rows, " rows need more shared memory than the 227 KiB of a block");
@@ -151,7 +150,6 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       return std::min((shared - fixed) / page, gemv_max_slots(plan.shape));
     };
     constexpr int kFewSlots = 3;  // with fewer a block alone on its multiprocessor is faster
-    args.early = early_ ? 1 : 0;
     args.slots = slots(blocks_per_sm_);
     if (args.slots < std::min(kFewSlots, gemv_max_slots(plan.shape))) args.slots = slots(1);
     // Equal shares: as many blocks as the rounds of the busiest leave work for.
@@ -164,7 +162,6 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
 
   sdk::Host host_;
   int blocks_per_sm_;
-  bool early_;
   bool dependent_;
 };
 
