@@ -4,10 +4,11 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 all_gates=(format build test packaging clang tidy asan tsan)
+known_gates=("${all_gates[@]}" golden)
 quick_gates=(format build test)
 logs="$facet_root/build/gates"
-# Tests that run under the address sanitizer by default; together they build and run in a few minutes.
-asan_labels="base|backend|config|checkpoint|tokenizer|kvcache|scheduler|sampling|engine"
+# Tests that the address sanitizer leaves out: the long ones, and those that run in gates of their own.
+asan_without="slow|golden|packaging|gpu"
 
 usage() {
   cat << 'TEXT'
@@ -19,9 +20,10 @@ usage: test.sh [--quick] [--gate NAME]... [--no-setup] [--verbose]
                test       all tests of that build but packaging
                clang      build of programs, plugins and libraries with clang, warnings are errors
                tidy       clang-tidy over our own sources with that build's compile commands
-               asan       address and undefined-behaviour sanitizers over parsers, backend, caches, schedulers and engine
+               asan       address and undefined-behaviour sanitizers over all tests but the slow ones
                tsan       build with the thread sanitizer; tests labelled engine
                packaging  install, move, build a plugin outside of the tree, run it
+               golden     on request: quality of the quantizer on the 22 M model
   --no-setup   do not look for missing packages first
   --verbose    show what the gates print, not only their logs' ends on failure
 TEXT
@@ -41,7 +43,7 @@ gate_build() { configure_and_build release; }
 
 gate_test() {
   need_build release &&
-    ctest --test-dir "$facet_root/build/release" -j "$jobs" --output-on-failure --no-tests=error --label-exclude '^packaging$'
+    ctest --test-dir "$facet_root/build/release" -j "$jobs" --output-on-failure --no-tests=error --label-exclude '^(packaging|golden)$'
 }
 
 gate_clang() { configure_and_build clang -DFACET_BUILD_TESTS=OFF; }
@@ -49,7 +51,11 @@ gate_clang() { configure_and_build clang -DFACET_BUILD_TESTS=OFF; }
 gate_tidy() {
   need_build clang || return
   local files
-  mapfile -t files < <(tracked_sources 'framework/*.cpp' 'plugins/*.cpp' 'models/*.cpp' 'apps/*.cpp')
+  # Only what that build compiles: it has no CUDA, whose headers the others need.
+  mapfile -t files < <(tracked_sources 'framework/*.cpp' 'plugins/*.cpp' 'models/*.cpp' 'apps/*.cpp' |
+    grep -F -x -f <(python3 -c 'import json, sys; print("\n".join(e["file"] for e in json.load(open(sys.argv[1]))))' \
+      "$facet_root/build/clang/compile_commands.json"))
+  [[ ${#files[@]} -gt 100 ]] || { echo "only ${#files[@]} files to look at"; return 1; }
   echo "$(tool clang-tidy), ${#files[@]} files"
   # One process a file: a failing file is named and the others are still looked at.
   printf '%s\0' "${files[@]}" |
@@ -57,12 +63,15 @@ gate_tidy() {
 }
 
 gate_asan() {
-  configure asan-ubsan || return
-  local targets
-  mapfile -t targets < <(tests_labelled asan-ubsan "$asan_labels")
-  [[ ${#targets[@]} -gt 0 ]] || { echo "no test has one of the labels $asan_labels"; return 1; }
-  cmake --build "$facet_root/build/asan-ubsan" -j "$jobs" --target facet_plugins "${targets[@]}" &&
-    ctest --test-dir "$facet_root/build/asan-ubsan" -j "$jobs" --output-on-failure --label-regex "^($asan_labels)\$"
+  configure_and_build asan-ubsan &&
+    ctest --test-dir "$facet_root/build/asan-ubsan" -j "$jobs" --output-on-failure --no-tests=error \
+      --label-exclude "^($asan_without)\$"
+}
+
+# The whole quality table of the quantizer on the 22 M model: minutes, and it needs that checkpoint.
+gate_golden() {
+  configure release && cmake --build "$facet_root/build/release" -j "$jobs" --target quantize_golden_test &&
+    ctest --test-dir "$facet_root/build/release" --output-on-failure --no-tests=error --label-regex '^golden$'
 }
 
 gate_tsan() {
@@ -192,7 +201,7 @@ while [[ $# -gt 0 ]]; do
   case "$1" in
     --quick) gates=("${quick_gates[@]}") ;;
     --gate)
-      [[ " ${all_gates[*]} " == *" ${2:-} "* && -n "${2:-}" ]] || fail "--gate needs one of: ${all_gates[*]}"
+      [[ " ${known_gates[*]} " == *" ${2:-} "* && -n "${2:-}" ]] || fail "--gate needs one of: ${known_gates[*]}"
       gates+=("$2")
       shift
       ;;

@@ -189,6 +189,9 @@ void add_method_options(CLI::App& command, QuantizeSettings& settings) {
   command.add_option("--head", settings.head, "Format of the shared embedding and output head")
       ->check(CLI::IsMember({"bf16", "int8", "int4"}))
       ->capture_default_str();
+  command.add_option("--format", settings.format, "Layout of the written files")
+      ->check(CLI::IsMember({"compressed-tensors", "gptq"}))
+      ->capture_default_str();
   command.add_option("--exclude", settings.exclude, "Glob over module names that stay bf16; may be repeated");
   command.add_option("--damping", settings.damping, "gptq: share of the mean that is added to the Hessian's diagonal")
       ->check(CLI::Range(0.0, 100.0))

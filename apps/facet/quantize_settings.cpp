@@ -5,6 +5,13 @@ namespace facet::cli {
 void complete(QuantizeSettings& settings) {
   if (settings.scales.empty()) settings.scales = settings.gptq() ? "hessian" : "max";
   if (settings.order.empty()) settings.order = "activation";
+  if (settings.format == "gptq" && settings.head != "bf16") {
+    throw_error(
+        ErrorKind::usage,
+        "--format gptq: GPTQ files hold the embedding and the tied head as bf16, but --head is {}; use --head bf16 "
+        "or --format compressed-tensors",
+        settings.head);
+  }
   if (settings.calibrated() && settings.calibration.empty()) {
     throw_error(ErrorKind::usage, "--{} needs inputs of the layers; give --calibration FILE.jsonl or FILE.txt",
                 settings.gptq() ? "method gptq" : "scales hessian");
@@ -39,6 +46,7 @@ QuantizeJob checkpoint_job(const QuantizeSettings& settings) {
   job.linear = {4, !settings.asymmetric, settings.group};
   if (settings.head == "int4") job.head = QuantizationScheme{4, true, 128};
   if (settings.head == "int8") job.head = QuantizationScheme{8, true, 128};
+  job.format = settings.format == "gptq" ? CheckpointFormat::gptq : CheckpointFormat::compressed_tensors;
   job.exclude = settings.exclude;
   job.metadata = {{"quantizer", "facet " FACET_VERSION}, {"method", settings.method}, {"scales", settings.scales}};
   job.replace_partial = settings.resume;
@@ -46,10 +54,10 @@ QuantizeJob checkpoint_job(const QuantizeSettings& settings) {
 }
 
 Json settings_json(const QuantizeSettings& settings) {
-  Json json = {{"method", settings.method},  {"bits", 4},
-               {"group", settings.group},    {"symmetric", !settings.asymmetric},
-               {"scales", settings.scales},  {"head", settings.head},
-               {"exclude", settings.exclude}};
+  Json json = {{"method", settings.method},   {"bits", 4},
+               {"group", settings.group},     {"symmetric", !settings.asymmetric},
+               {"scales", settings.scales},   {"head", settings.head},
+               {"exclude", settings.exclude}, {"format", settings.format}};
   if (!settings.calibrated()) return json;
   json["calibration"] = settings.calibration;
   json["samples"] = settings.samples;

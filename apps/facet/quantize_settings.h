@@ -9,10 +9,11 @@ namespace facet::cli {
 
 struct QuantizeSettings {
   std::string in, out;
-  std::string method = "rtn";  // rtn | gptq
-  std::string scales;          // max | search | hessian; empty: max for rtn, hessian for gptq
-  std::string order;           // natural | activation; empty: activation
-  std::string head = "bf16";   // bf16 | int8 | int4
+  std::string method = "rtn";                 // rtn | gptq
+  std::string scales;                         // max | search | hessian; empty: max for rtn, hessian for gptq
+  std::string order;                          // natural | activation; empty: activation
+  std::string head = "bf16";                  // bf16 | int8 | int4
+  std::string format = "compressed-tensors";  // compressed-tensors | gptq
   std::int64_t group = 128;
   bool asymmetric = false;
   double damping = 0.05;

@@ -161,7 +161,7 @@ double run_step(benchmark::State& state, const char* name, const Layer& layer, a
   std::vector<float> output(queries.size());
   const std::int32_t token_begin[] = {0, static_cast<std::int32_t>(tokens)};
   const auto first_position = static_cast<std::int32_t>(first);
-  const abi::BatchView batch{sizeof batch, 1, tokens, token_begin, &first_position};
+  const abi::BatchView batch{sizeof batch, 1, tokens, token_begin, &first_position, tokens, first + tokens};
   abi::AttentionArgs args{};
   args.size = sizeof args;
   args.batch = &batch;

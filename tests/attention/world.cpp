@@ -94,14 +94,22 @@ abi::AttentionProblem make_problem(const Shape& shape, const Storage& storage, s
 World::World(const Shape& shape, const Storage& storage, std::vector<Piece> pieces, const Content& content)
     : shape_(shape), storage_(storage), pieces_(std::move(pieces)), content_(content) {
   std::int32_t tokens = 0;
+  std::int64_t most_tokens = 0, most_rows = 0;
   for (const Piece& piece : pieces_) {
+    most_tokens = std::max<std::int64_t>(most_tokens, piece.tokens);
+    most_rows = std::max<std::int64_t>(most_rows, piece.first + piece.tokens);
     token_begin_.push_back(tokens);
     first_position_.push_back(static_cast<std::int32_t>(piece.first));
     tokens += static_cast<std::int32_t>(piece.tokens);
   }
   token_begin_.push_back(tokens);
-  batch_ = {sizeof batch_, static_cast<std::int32_t>(pieces_.size()), tokens, token_begin_.data(),
-            first_position_.data()};
+  batch_ = {sizeof batch_,
+            static_cast<std::int32_t>(pieces_.size()),
+            tokens,
+            token_begin_.data(),
+            first_position_.data(),
+            most_tokens,
+            most_rows};
   for (const Piece& piece : pieces_) {
     for (std::int64_t token = 0; token < piece.tokens; ++token) {
       for (std::int64_t head = 0; head < shape_.query_heads; ++head) {

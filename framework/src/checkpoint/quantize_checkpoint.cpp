@@ -5,6 +5,7 @@
 
 #include "facet/base/error.h"
 #include "facet/base/text.h"
+#include "facet/checkpoint/gptq_writer.h"
 #include "facet/checkpoint/prefixes.h"
 #include "facet/checkpoint/quantized_writer.h"
 
@@ -179,7 +180,10 @@ QuantizeReport quantize_checkpoint(const QuantizeJob& job,
   const Checkpoint source = Checkpoint::open(job.in);
   require_dense(source);
   const Plan plan = make_plan(job, source);
-  const std::string config = with_quantization_config(source.config_json(), plan.groups, plan.ignore);
+  const bool gptq = job.format == CheckpointFormat::gptq;
+  const GptqZeros zeros = gptq_zeros(plan.groups);
+  const std::string config = gptq ? with_gptq_config(source.config_json(), plan.groups, plan.ignore)
+                                  : with_quantization_config(source.config_json(), plan.groups, plan.ignore);
   PartialFolder folder(out, job.replace_partial);
   QuantizeReport report;
   report.bytes_in = source.tensor_bytes();
@@ -202,7 +206,7 @@ QuantizeReport quantize_checkpoint(const QuantizeJob& job,
       throw_error(ErrorKind::checkpoint, "{}: only BF16 and F32 can be quantized", describe(tensor));
     }
     const QuantizationScheme scheme = entry->second;
-    add_quantized_module(writer, module, scheme, tensor.shape[0], tensor.shape[1], [&, module, scheme] {
+    const auto produce = [&, module, scheme] {
       if (progress) progress({module, done, total});
       std::vector<float> storage;
       QuantizedMatrix matrix = job.quantize(dense_matrix(tensor, storage), scheme);
@@ -210,7 +214,12 @@ QuantizeReport quantize_checkpoint(const QuantizeJob& job,
       ++done;
       source.release_pages();
       return matrix;
-    });
+    };
+    if (gptq) {
+      add_gptq_module(writer, module, scheme, zeros, tensor.shape[0], tensor.shape[1], produce);
+    } else {
+      add_quantized_module(writer, module, scheme, tensor.shape[0], tensor.shape[1], produce);
+    }
   }
   report.bytes_out = writer.write();
   write_text_atomically(folder.path() / "config.json", config);

@@ -1,4 +1,4 @@
-// From a dense checkpoint to a quantized one in compressed-tensors "pack-quantized" layout.
+// From a dense checkpoint to a quantized one, in compressed-tensors "pack-quantized" layout or as GPTQ.
 #pragma once
 
 #include <cstdint>
@@ -49,10 +49,13 @@ void add_quantized_module(SafetensorsWriter& writer, const std::string& module, 
 std::string with_quantization_config(const std::string& config_json, const std::vector<QuantizationGroup>& groups,
                                      const std::vector<std::string>& ignore);
 
+enum class CheckpointFormat { compressed_tensors, gptq };
+
 struct QuantizeJob {
   std::filesystem::path in;
-  std::filesystem::path out;                    // must not exist
-  QuantizationScheme linear;                    // for every *_proj matrix of the text model's layers
+  std::filesystem::path out;                                       // must not exist
+  CheckpointFormat format = CheckpointFormat::compressed_tensors;  // gptq: 4 bits, no head; see gptq_writer.h
+  QuantizationScheme linear;                                       // for every *_proj matrix of the text model's layers
   std::optional<QuantizationScheme> head;       // for embed_tokens (embedding and output head); absent: stays as it is
   std::vector<std::string> exclude;             // glob patterns of module names that stay as they are
   QuantizeMatrix quantize;                      // must not be empty
