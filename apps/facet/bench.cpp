@@ -90,6 +90,7 @@ class Bench {
   }
 
   gemma4::Pipeline& pipeline() { return *pipeline_; }
+  bool on_cpu() const { return pipeline_->shared()->backend->device() == abi::Device::cpu; }
 
  private:
   // Before anything is loaded.
@@ -161,8 +162,10 @@ class Bench {
     samples["decode_ms_per_step"].push_back(step * 1e3);
     samples["decode_sequences_per_step"].push_back(static_cast<double>(metrics.decode_tokens) /
                                                    static_cast<double>(metrics.steps));
-    samples["decode_outside_kernels"].push_back(1.0 - static_cast<double>(metrics.decode_plugin_ns) /
-                                                          static_cast<double>(metrics.decode_step_ns));
+    if (metrics.decode_plugin_ns > 0) {
+      samples["decode_outside_kernels"].push_back(1.0 - static_cast<double>(metrics.decode_plugin_ns) /
+                                                            static_cast<double>(metrics.decode_step_ns));
+    }
     samples["decode_gb_per_s"].push_back(static_cast<double>(weight_bytes(pipeline_->plan(), shape.batch)) / step /
                                          1e9);
   }
@@ -173,7 +176,8 @@ class Bench {
   std::uint64_t salt_ = 0;
 };
 
-Json shape_json(const Shape& shape, Samples samples, std::uint64_t bytes, double bandwidth) {
+// bandwidth: of the memory the weights lie in, empty when it was not measured.
+Json shape_json(const Shape& shape, Samples samples, std::uint64_t bytes, const std::vector<double>& bandwidth) {
   Json decode = nullptr;
   if (!samples["decode_ms_per_step"].empty()) {
     decode = {{"tokens_per_second", spread_json(samples["decode_tokens_per_second"])},
@@ -182,7 +186,8 @@ Json shape_json(const Shape& shape, Samples samples, std::uint64_t bytes, double
               {"outside_kernels", spread_json(samples["decode_outside_kernels"])},
               {"weight_bytes_per_step", bytes},
               {"gb_per_s", spread_json(samples["decode_gb_per_s"])},
-              {"share_of_read_bandwidth", median(samples["decode_gb_per_s"]) / bandwidth}};
+              {"share_of_read_bandwidth",
+               bandwidth.empty() ? Json() : Json(median(samples["decode_gb_per_s"]) / median(bandwidth))}};
   }
   return {{"prompt_tokens", shape.prompt},
           {"generate", shape.generate},
@@ -199,9 +204,12 @@ std::string spread_text(const Json& spread, int digits) {
 }
 
 void print_bench(const Json& document) {
-  fmt::print("memory read bandwidth, {} threads: {} GB/s; median (least to most) of {} repeats\n",
-             document["read_bandwidth"]["threads"].get<std::int64_t>(),
-             spread_text(document["read_bandwidth"]["gb_per_s"], 1), document["repeat"].get<std::int64_t>());
+  const Json& limit = document["read_bandwidth"];
+  if (!limit.is_null()) {
+    fmt::print("memory read bandwidth, {} threads: {} GB/s; ", limit["threads"].get<std::int64_t>(),
+               spread_text(limit["gb_per_s"], 1));
+  }
+  fmt::print("median (least to most) of {} repeats\n", document["repeat"].get<std::int64_t>());
   for (const Json& run : document["runs"]) {
     fmt::print("\nbatch {}, prompts of {} tokens, {} generated\n", run["batch"].get<std::int64_t>(),
                run["prompt_tokens"].get<std::int64_t>(), run["generate"].get<std::int64_t>());
@@ -209,33 +217,38 @@ void print_bench(const Json& document) {
                spread_text(run["prefill"]["ms"], 2));
     const Json& decode = run["decode"];
     if (decode.is_null()) continue;
-    fmt::print("  decode   {} tokens/s, {} ms a step, {:.1f} % of it outside linear and attention plugins\n",
-               spread_text(decode["tokens_per_second"], 1), spread_text(decode["ms_per_step"], 3),
-               100 * decode["outside_kernels"]["median"].get<double>());
-    fmt::print("           {:.2f} MB of weights a step: {:.2f} GB/s, {:.0f} % of the read bandwidth\n",
-               decode["weight_bytes_per_step"].get<double>() / 1e6, decode["gb_per_s"]["median"].get<double>(),
-               100 * decode["share_of_read_bandwidth"].get<double>());
+    fmt::print("  decode   {} tokens/s, {} ms a step\n", spread_text(decode["tokens_per_second"], 1),
+               spread_text(decode["ms_per_step"], 3));
+    if (!decode["outside_kernels"].is_null()) {
+      fmt::print("           {:.1f} % of a step outside linear and attention plugins\n",
+                 100 * decode["outside_kernels"]["median"].get<double>());
+    }
+    fmt::print("           {:.2f} MB of weights a step: {:.2f} GB/s",
+               decode["weight_bytes_per_step"].get<double>() / 1e6, decode["gb_per_s"]["median"].get<double>());
+    const Json& share = decode["share_of_read_bandwidth"];
+    fmt::print("{}\n",
+               share.is_null() ? "" : fmt::format(", {:.0f} % of the read bandwidth", 100 * share.get<double>()));
   }
 }
 
 void bench(const BenchOptions& options, const GlobalOptions& global) {
   Bench machine(options, global);
   const auto threads = static_cast<std::int64_t>(machine.pipeline().shared()->services->table()->worker_count);
-  std::vector<double> bandwidth = measure_read_bandwidth(threads, kBandwidthBytes, options.repeat);
+  std::vector<double> bandwidth;
+  if (machine.on_cpu()) bandwidth = measure_read_bandwidth(threads, kBandwidthBytes, options.repeat);
   for (double& value : bandwidth) value /= 1e9;
-  Json document = {
-      {"repeat", options.repeat},
-      {"seed", options.seed},
-      {"read_bandwidth", {{"threads", threads}, {"bytes", kBandwidthBytes}, {"gb_per_s", spread_json(bandwidth)}}},
-      {"runs", Json::array()}};
+  Json limit = {{"threads", threads}, {"bytes", kBandwidthBytes}, {"gb_per_s", spread_json(bandwidth)}};
+  Json document = {{"repeat", options.repeat},
+                   {"seed", options.seed},
+                   {"read_bandwidth", bandwidth.empty() ? Json() : std::move(limit)},
+                   {"runs", Json::array()}};
   const std::vector<Shape> shapes = machine.shapes();
   {
     Progress progress("measuring");
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       progress.update(i, shapes.size());
       document["runs"].push_back(shape_json(shapes[i], machine.measure(shapes[i]),
-                                            weight_bytes(machine.pipeline().plan(), shapes[i].batch),
-                                            median(bandwidth)));
+                                            weight_bytes(machine.pipeline().plan(), shapes[i].batch), bandwidth));
     }
   }
   document["record"] = run_record(machine.pipeline());

@@ -84,9 +84,9 @@ Json metrics_json(const Engine& engine, double seconds, std::int64_t generated) 
           {"kv_reserved_peak_bytes", m.peak_kv_reserved},
           {"kv_used_peak_bytes", m.peak_kv_used},
           {"decode_steps", m.decode_steps},
-          {"decode_outside_kernels",
-           m.decode_step_ns > 0 ? 1.0 - static_cast<double>(m.decode_plugin_ns) / static_cast<double>(m.decode_step_ns)
-                                : 0.0}};
+          {"decode_outside_kernels", m.decode_plugin_ns > 0 ? Json(1.0 - static_cast<double>(m.decode_plugin_ns) /
+                                                                             static_cast<double>(m.decode_step_ns))
+                                                            : Json()}};
 }
 
 // Streams the text of a single request to the terminal while it is generated.

@@ -53,7 +53,7 @@ class Model {
   // The most probable id of each of those rows; -1 where its logits hold NaN or plus infinity, or nothing is possible.
   virtual std::vector<std::int32_t> greedy(std::span<const std::int32_t> rows) = 0;
   virtual std::vector<PluginUse> plugin_use() const = 0;
-  // Time inside linear and attention plugins so far.
+  // Time inside linear and attention plugins so far; 0 on a device whose kernels run after the call.
   virtual std::int64_t kernel_nanoseconds() const = 0;
 };
 
