@@ -4,11 +4,13 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 all_gates=(format build test packaging clang tidy asan tsan)
-known_gates=("${all_gates[@]}" golden)
+known_gates=("${all_gates[@]}" asan-all golden)
 quick_gates=(format build test)
 logs="$facet_root/build/gates"
-# Tests that the address sanitizer leaves out: the long ones, and those that run in gates of their own.
-asan_without="slow|golden|packaging|gpu"
+# Tests that run under the address sanitizer by default; together they build and run in a few minutes. The gate asan-all
+# runs everything but the long ones and those that have gates of their own.
+asan_labels="base|backend|config|checkpoint|tokenizer|kvcache|scheduler|sampling|engine|linear|attention"
+asan_all_without="slow|golden|packaging|gpu"
 
 usage() {
   cat << 'TEXT'
@@ -20,9 +22,10 @@ usage: test.sh [--quick] [--gate NAME]... [--no-setup] [--verbose]
                test       all tests of that build but packaging
                clang      build of programs, plugins and libraries with clang, warnings are errors
                tidy       clang-tidy over our own sources with that build's compile commands
-               asan       address and undefined-behaviour sanitizers over all tests but the slow ones
+               asan       address and undefined-behaviour sanitizers over core, caches, schedulers, engine and CPU kernels
                tsan       build with the thread sanitizer; tests labelled engine
                packaging  install, move, build a plugin outside of the tree, run it
+               asan-all   on request: the same over loader, commands, quantizer and models too
                golden     on request: quality of the quantizer on the 22 M model
   --no-setup   do not look for missing packages first
   --verbose    show what the gates print, not only their logs' ends on failure
@@ -63,9 +66,18 @@ gate_tidy() {
 }
 
 gate_asan() {
+  configure asan-ubsan || return
+  local targets
+  mapfile -t targets < <(tests_labelled asan-ubsan "$asan_labels")
+  [[ ${#targets[@]} -gt 0 ]] || { echo "no test has one of the labels $asan_labels"; return 1; }
+  cmake --build "$facet_root/build/asan-ubsan" -j "$jobs" --target facet_plugins "${targets[@]}" &&
+    ctest --test-dir "$facet_root/build/asan-ubsan" -j "$jobs" --output-on-failure --label-regex "^($asan_labels)\$"
+}
+
+gate_asan-all() {
   configure_and_build asan-ubsan &&
     ctest --test-dir "$facet_root/build/asan-ubsan" -j "$jobs" --output-on-failure --no-tests=error \
-      --label-exclude "^($asan_without)\$"
+      --label-exclude "^($asan_all_without)\$"
 }
 
 # The whole quality table of the quantizer on the 22 M model: minutes, and it needs that checkpoint.

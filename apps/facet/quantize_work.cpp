@@ -101,7 +101,10 @@ Json WorkFolder::report(const std::string& part) const {
 
 void WorkFolder::save(const std::string& part, const FinishedPart& finished) {
   SafetensorsWriter writer(file(part), {{"report", finished.report.dump()}});
-  for (const auto& [module, matrix] : finished.modules) {
+  for (const auto& entry : finished.modules) {
+    // Names of their own: clang 14 captures no structured bindings.
+    const std::string& module = entry.first;
+    const auto& matrix = entry.second;
     const auto add = [&](const char* suffix, TensorType type, std::size_t count, const void* data) {
       writer.add(module + suffix, type, {static_cast<std::int64_t>(count)}, data);
     };
