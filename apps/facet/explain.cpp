@@ -130,7 +130,7 @@ void print_resolved(const ExplainOptions& options, const GlobalOptions& global) 
   const HostServices services(config.engine.threads, config.engine.cpu_isa);
   std::vector<std::filesystem::path> directories = config.plugin_paths;
   for (const std::filesystem::path& directory : absolute_plugin_dirs(global)) directories.push_back(directory);
-  PluginRegistry registry(services.table(), std::move(directories));
+  PluginRegistry registry(services.table(), directories);
   const std::string text = to_toml(with_option_defaults(config, registry));
   if (global.json) {
     print_json({{"config_file", config.file.string()}, {"config", text}});

@@ -113,7 +113,7 @@ QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& j
     const std::string module = matrix.name.substr(0, matrix.name.rfind(".weight"));
     return work.load(part_of.at(module), module);
   };
-  const QuantizeReport written = quantize_checkpoint(job);
+  QuantizeReport written = quantize_checkpoint(job);
   work.remove();
   return written;
 }

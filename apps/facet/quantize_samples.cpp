@@ -24,7 +24,8 @@ Sequences cut_text(const QuantizeSettings& settings) {
   try {
     ids = tokenizer.encode(read_text(settings.calibration), {false, false});
   } catch (Error& error) {
-    throw error.add_context("in " + settings.calibration);
+    error.add_context("in " + settings.calibration);
+    throw;
   }
   const auto step = static_cast<std::size_t>(settings.length) - std::min<std::size_t>(front.size(), 1);
   Sequences pieces;

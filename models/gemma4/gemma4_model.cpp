@@ -86,6 +86,7 @@ void Gemma4Model::forward(const StepInput& input) {
   step.batch.max_rows = plan_.kv().max_sequence_tokens();
   const std::vector<CallCounter*> all = counters();
   std::vector<std::int64_t> before;
+  before.reserve(all.size());
   for (const CallCounter* counter : all) before.push_back(counter->calls);
   const ActivationLayout& layout = plan_.activations();
   const std::int64_t key = 2 * tokens_ + (has_logits_ ? 1 : 0);
