@@ -150,7 +150,7 @@ void require_dense(const Checkpoint& source) {
 }  // namespace
 
 std::filesystem::path require_free_output(const std::filesystem::path& out, bool replace_partial) {
-  const std::filesystem::path name = normalized(out);
+  std::filesystem::path name = normalized(out);
   check_free(name, replace_partial);
   return name;
 }
