@@ -1,6 +1,10 @@
 #include "quantize_evaluate.h"
 
 #include <cmath>
+#include <span>
+
+#include "facet/measure/logit_difference.h"
+#include "facet/sampling/sampler.h"
 
 namespace facet::cli {
 namespace {
@@ -13,36 +17,20 @@ using gemma4::LayerStage;
 constexpr std::int64_t kLogitRows = 64;
 
 struct Sums {
-  double nll = 0, source_nll = 0, divergence = 0;
-  std::int64_t agreed = 0, predictions = 0;
+  double nll = 0, source_nll = 0;
+  LogitDifferenceSum difference;
 
   void add(const Sums& other) {
     nll += other.nll;
     source_nll += other.source_nll;
-    divergence += other.divergence;
-    agreed += other.agreed;
-    predictions += other.predictions;
+    difference.add(other.difference);
   }
 };
 
-double log_sum_exp(const float* logits, std::int64_t count) {
-  const double largest = *std::max_element(logits, logits + count);
-  double sum = 0;
-  for (std::int64_t i = 0; i < count; ++i) sum += std::exp(logits[i] - largest);
-  return largest + std::log(sum);
-}
-
-void compare_row(const float* logits, const float* source, std::int64_t vocabulary, std::int32_t target, Sums& sums) {
-  const double total = log_sum_exp(logits, vocabulary), source_total = log_sum_exp(source, vocabulary);
-  for (std::int64_t i = 0; i < vocabulary; ++i) {
-    const double log_probability = source[i] - source_total;
-    sums.divergence += std::exp(log_probability) * (log_probability - (logits[i] - total));
-  }
-  sums.nll += total - logits[target];
-  sums.source_nll += source_total - source[target];
-  const auto best = [&](const float* values) { return std::max_element(values, values + vocabulary) - values; };
-  sums.agreed += best(logits) == best(source) ? 1 : 0;
-  ++sums.predictions;
+void compare_row(std::span<const float> logits, std::span<const float> source, std::int32_t target, Sums& sums) {
+  sums.nll -= log_probability(logits, target);
+  sums.source_nll -= log_probability(source, target);
+  sums.difference.add(compare_logits(source, logits));
 }
 
 class Evaluation {
@@ -118,7 +106,9 @@ class Evaluation {
       logits(rows.data() + first * model.hidden, count, head_, now);
       logits(source_rows.data() + first * model.hidden, count, source_head_, before);
       for (std::int64_t row = 0; row < count; ++row) {
-        compare_row(now.data() + row * model.vocabulary, before.data() + row * model.vocabulary, model.vocabulary,
+        const auto vocabulary = static_cast<std::size_t>(model.vocabulary);
+        compare_row({now.data() + row * model.vocabulary, vocabulary},
+                    {before.data() + row * model.vocabulary, vocabulary},
                     ids[static_cast<std::size_t>(first + row + 1)], sums);
       }
     }
@@ -144,7 +134,7 @@ Json evaluate_quantized(const Workbench& bench, const Sequences& sequences, cons
     total.add(sums[i]);
     buckets[sequences[i].size()].add(sums[i]);
   }
-  const auto mean = [](double sum, const Sums& of) { return sum / static_cast<double>(of.predictions); };
+  const auto mean = [](double sum, const Sums& of) { return sum / static_cast<double>(of.difference.predictions); };
   Json by_length = Json::object();
   for (const auto& [length, of] : buckets)
     by_length[std::to_string(length)] = {{"nll", mean(of.nll, of)}, {"source_nll", mean(of.source_nll, of)}};
@@ -152,9 +142,9 @@ Json evaluate_quantized(const Workbench& bench, const Sequences& sequences, cons
           {"nll", mean(total.nll, total)},
           {"perplexity", std::exp(mean(total.nll, total))},
           {"source_nll", mean(total.source_nll, total)},
-          {"mean_kl", mean(total.divergence, total)},
-          {"top1_agreement", mean(static_cast<double>(total.agreed), total)},
-          {"predictions", total.predictions},
+          {"mean_kl", total.difference.mean_kl()},
+          {"top1_agreement", total.difference.top1_agreement()},
+          {"predictions", total.difference.predictions},
           {"buckets", by_length}};
 }
 

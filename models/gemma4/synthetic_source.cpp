@@ -81,7 +81,7 @@ class SyntheticSource final : public WeightSource {
   }
 
   std::string description() const override { return fmt::format("synthetic {}, seed {}", name_, seed_); }
-  std::uint64_t content_hash() const override { return mix(seed_ ^ fnv(name_)); }
+  std::uint64_t content_hash() const override { return mix(seed_ ^ fnv1a(name_.data(), name_.size())); }
   CheckpointFacts facts() const override { return facts_; }
 
   // Norms of one keep every layer's input at the size the weights are made for.
@@ -95,7 +95,7 @@ class SyntheticSource final : public WeightSource {
     std::vector<std::uint64_t> values(
         static_cast<std::size_t>(sdk::ceil_div(out_features * row_bytes, std::int64_t{8})));
     std::vector<float> scales(static_cast<std::size_t>(out_features * groups));
-    const std::uint64_t stream = mix(seed_ ^ fnv(module));
+    const std::uint64_t stream = mix(seed_ ^ fnv1a(module.data(), module.size()));
     host_.parallel_for(
         static_cast<std::int64_t>(values.size()), 1 << 16, [&](std::int64_t begin, std::int64_t end, std::uint32_t) {
           for (std::int64_t i = begin; i < end; ++i)
@@ -111,11 +111,6 @@ class SyntheticSource final : public WeightSource {
   }
 
  private:
-  static std::uint64_t fnv(const std::string& text) {
-    std::uint64_t hash = 0xcbf29ce484222325ull;
-    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-    return hash;
-  }
   std::uint64_t sixteen_codes(std::uint64_t counter) const {
     std::uint64_t packed = 0;
     for (int half = 0; half < 2; ++half) {
