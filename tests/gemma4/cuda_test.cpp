@@ -148,13 +148,7 @@ TEST_F(Cuda, RunsRepeatAndCountTheirCalls) {
 
 TEST_F(Cuda, PlannedBytesAreAllocatedBytes) {
   const auto pipeline = load_pipeline(int4_on_gpu());
-  const MemoryPlan plan = pipeline->memory();
-  std::map<std::string, std::uint64_t> bytes;
-  for (const MemoryAccount& account : pipeline->shared()->backend->accounts()) bytes[account.tag] = account.bytes;
-  EXPECT_EQ(bytes[kWeightsTag], plan.weights);
-  EXPECT_EQ(bytes[kKvTag], plan.kv());
-  EXPECT_EQ(bytes[kWorkspaceTag], plan.workspace);
-  EXPECT_EQ(bytes[kActivationsTag], plan.activations);
+  expect_plan_is_allocated(*pipeline);
 }
 
 // Head sizes 256 and 512 with a window of 1,024: logits as the reference has them, within what bf16 allows.

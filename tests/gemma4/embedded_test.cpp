@@ -72,13 +72,7 @@ TEST_F(Embedded, Int8KeysAndValuesCostLittle) {
 
 TEST_F(Embedded, PlannedBytesAreAllocatedBytes) {
   const auto pipeline = load_pipeline(embedded("bf16"));
-  const MemoryPlan plan = pipeline->memory();
-  std::map<std::string, std::uint64_t> bytes;
-  for (const MemoryAccount& account : pipeline->shared()->backend->accounts()) bytes[account.tag] = account.bytes;
-  EXPECT_EQ(bytes[kWeightsTag], plan.weights);
-  EXPECT_EQ(bytes[kKvTag], plan.kv());
-  EXPECT_EQ(bytes[kWorkspaceTag], plan.workspace);
-  EXPECT_EQ(bytes[kActivationsTag], plan.activations);
+  expect_plan_is_allocated(*pipeline);
 }
 
 }  // namespace

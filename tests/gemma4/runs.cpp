@@ -1,5 +1,7 @@
 #include "runs.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -65,6 +67,16 @@ NllReference mean_nll(const std::vector<RequestResult>& results) {
   means.mean /= static_cast<double>(count);
   for (auto& [length, sum] : means.buckets) sum /= static_cast<double>(counts[length]);
   return means;
+}
+
+void expect_plan_is_allocated(const gemma4::Pipeline& pipeline) {
+  const MemoryPlan plan = pipeline.memory();
+  std::map<std::string, std::uint64_t> bytes;
+  for (const MemoryAccount& account : pipeline.shared()->backend->accounts()) bytes[account.tag] = account.bytes;
+  EXPECT_EQ(bytes[kWeightsTag], plan.weights);
+  EXPECT_EQ(bytes[kKvTag], plan.kv());
+  EXPECT_EQ(bytes[kWorkspaceTag], plan.workspace);
+  EXPECT_EQ(bytes[kActivationsTag], plan.activations);
 }
 
 }  // namespace facet::test

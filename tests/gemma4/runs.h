@@ -30,4 +30,7 @@ Request greedy_request(const Ids& prompt, std::int64_t max_tokens);
 // Means over predictions: of everything, by length, and of each sequence.
 NllReference mean_nll(const std::vector<RequestResult>& results);
 
+// The account of the device's memory holds the plan's bytes, category by category.
+void expect_plan_is_allocated(const gemma4::Pipeline& pipeline);
+
 }  // namespace facet::test
