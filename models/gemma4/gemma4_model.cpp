@@ -80,6 +80,8 @@ void Gemma4Model::forward(const StepInput& input) {
   has_logits_ = decode && input.all_logits;
   if (!decode) {
     run_layers(input.observer);
+    backend_.residual_norm(last_residual(nullptr));
+    show_hidden(input.observer, layers_.size());
     return;
   }
   // A recorded step serves every context, so launches are chosen for the longest.
@@ -92,8 +94,13 @@ void Gemma4Model::forward(const StepInput& input) {
   const std::int64_t key = 2 * tokens_ + (has_logits_ ? 1 : 0);
   const bool launched = backend_.run_recorded(key, [&] {
     run_layers({});
-    if (!has_logits_) return;
-    run_head(step.rows, tokens_);
+    if (!has_logits_) {
+      backend_.residual_norm(last_residual(nullptr));
+      return;
+    }
+    // Every token's logits are wanted: the last norms go with the head.
+    plan_.head().run_normed(backend_, last_residual(final_norm_), at(layout.logits), workspace_.memory());
+    soft_cap(tokens_);
     backend_.argmax(at<float>(layout.logits), tokens_, plan_.facts().model.vocabulary, at<std::int32_t>(layout.best));
   });
   std::vector<std::int64_t>& calls = recorded_calls_[key];
@@ -107,15 +114,10 @@ void Gemma4Model::forward(const StepInput& input) {
   }
 }
 
-void Gemma4Model::run_layers(const std::function<void(std::int32_t, const float*)>& observer) {
+void Gemma4Model::run_layers(const Observer& observer) {
   const ModelConfig& model = plan_.facts().model;
   const ActivationLayout& layout = plan_.activations();
   const StepArrays& step = plan_.step_arrays();
-  const auto show = [&](std::size_t layer) {
-    const auto bytes = static_cast<std::uint64_t>(tokens_ * model.hidden) * sizeof(float);
-    if (observer)
-      observer(static_cast<std::int32_t>(layer), static_cast<const float*>(backend_.read_back(hidden(), bytes)));
-  };
   current_ = 0;
   updated_ = false;
   backend_.embed(table_.view, step.ids, tokens_, model.embedding_scale, hidden());
@@ -131,7 +133,7 @@ void Gemma4Model::run_layers(const std::function<void(std::int32_t, const float*
     try {
       attend(index);
       // The output of a layer is complete once the next one has added its update.
-      show(index);
+      show_hidden(observer, index);
       feed_forward(index);
     } catch (Error& error) {
       error.add_context(
@@ -139,8 +141,16 @@ void Gemma4Model::run_layers(const std::function<void(std::int32_t, const float*
       throw;
     }
   }
-  backend_.residual_norm(residual(layers_.back().post_feed_forward_norm, layers_.back().scalar, nullptr));
-  show(layers_.size());
+}
+
+void Gemma4Model::show_hidden(const Observer& observer, std::size_t layer) {
+  if (!observer) return;
+  const auto bytes = static_cast<std::uint64_t>(tokens_ * plan_.facts().model.hidden) * sizeof(float);
+  observer(static_cast<std::int32_t>(layer), static_cast<const float*>(backend_.read_back(hidden(), bytes)));
+}
+
+ResidualInput Gemma4Model::last_residual(const float* next_norm) {
+  return residual(layers_.back().post_feed_forward_norm, layers_.back().scalar, next_norm);
 }
 
 ResidualInput Gemma4Model::residual(const float* post_norm, float scale, const float* next_norm) {
@@ -217,9 +227,21 @@ void Gemma4Model::run_head(const std::int32_t* rows, std::int64_t count) {
   const ModelConfig& model = plan_.facts().model;
   const ActivationLayout& layout = plan_.activations();
   backend_.gather_rows(hidden(), rows, count, model.hidden, at<float>(layout.rows));
-  backend_.rms_norm(at<float>(layout.rows), final_norm_, model.epsilon, count, model.hidden, at(layout.normed));
-  plan_.head().run(backend_, count, at(layout.normed), at(layout.logits), workspace_.memory());
-  if (model.soft_cap > 0) backend_.soft_cap(at<float>(layout.logits), count * model.vocabulary, model.soft_cap);
+  ResidualInput input;
+  input.hidden = at<float>(layout.rows);
+  input.next_norm = final_norm_;
+  input.normed = at(layout.normed);
+  input.tokens = count;
+  input.width = model.hidden;
+  input.epsilon = model.epsilon;
+  plan_.head().run_normed(backend_, input, at(layout.logits), workspace_.memory());
+  soft_cap(count);
+}
+
+void Gemma4Model::soft_cap(std::int64_t count) {
+  const ModelConfig& model = plan_.facts().model;
+  if (model.soft_cap > 0)
+    backend_.soft_cap(at<float>(plan_.activations().logits), count * model.vocabulary, model.soft_cap);
 }
 
 bool Gemma4Model::compute_logits(std::span<const std::int32_t> rows) {

@@ -51,12 +51,17 @@ class Gemma4Model final : public Model {
   void load_vectors(const WeightSource& source);
   void load_linears(const WeightSource& source, WeightStore& store, const QuantizeWeight& quantize,
                     const std::function<void(std::size_t, std::size_t)>& progress);
-  void run_layers(const std::function<void(std::int32_t, const float*)>& observer);
+  using Observer = std::function<void(std::int32_t, const float*)>;
+  // All layers; the update of the last one still waits.
+  void run_layers(const Observer& observer);
+  void show_hidden(const Observer& observer, std::size_t layer);
   // The residual stream with `update` added (after its norm), and the norm in front of what follows.
   ResidualInput residual(const float* post_norm, float scale, const float* next_norm);
+  ResidualInput last_residual(const float* next_norm);
   void attend(std::size_t index);
   void feed_forward(std::size_t index);
   void run_head(const std::int32_t* rows, std::int64_t count);
+  void soft_cap(std::int64_t count);
   // Puts the logits of `rows` in their place, unless the last decoding step left them there: then false.
   bool compute_logits(std::span<const std::int32_t> rows);
   // Counters of all plugins that a step calls.

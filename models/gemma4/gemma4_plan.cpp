@@ -172,6 +172,7 @@ void ModelPlan::plan_head(const std::string& format) {
   head.in_features = facts_.model.hidden;
   head.max_rows = logit_rows_;
   head.float_output = true;
+  head.fusions = abi::kFuseResidualNorm;
   head_ = std::make_unique<LinearGroup>(assembler_.plan(head));
   linears_.push_back(head_.get());
 }

@@ -1,71 +1,84 @@
-// Root mean square norms and the gated activation: one block a row.
+// Root mean square norms and the gated activation. A norm takes one block a row and loads the whole row before the
+// first sum, so that its time is one trip to memory and two sums over the block.
 #include "device_math.cuh"
 #include "launch.h"
+#include "vector.cuh"
 
 namespace facet::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kMaxPerThread = 32;  // rows of up to 8192 stay in registers
+constexpr int kMaxThreads = 1024;
 
-__device__ float inverse_rms(float squares, std::int64_t width, float epsilon) {
+struct NormParams {
+  const float* hidden;
+  const __nv_bfloat16* update;
+  const float* post_norm;
+  const float* next_norm;
+  float* hidden_out;
+  __nv_bfloat16* normed;
+  float scale;
+  float epsilon;
+  int width;
+};
+
+__device__ float inverse_rms(float squares, int width, float epsilon) {
   return rsqrtf(squares / static_cast<float>(width) + epsilon);
 }
 
-__device__ float as_float(const __nv_bfloat16* values, std::int64_t i) {
-  return __bfloat162float(values[i]);
-}
-
-__global__ void rms_norm_kernel(const float* in, const float* weight, float epsilon, std::int64_t width,
-                                __nv_bfloat16* out) {
-  __shared__ float scratch[32];
+// Thread t holds the vectors t, t + threads, ... of the row: SLOTS of V elements.
+template <int V, int SLOTS>
+__global__ void __launch_bounds__(kMaxThreads) norm_kernel(const __grid_constant__ NormParams x) {
+  __shared__ float scratch[64];
+  const int vectors = x.width / V;
+  const bool updates = x.update != nullptr;
+  Floats<V> post[SLOTS], next[SLOTS];  // constant, so they may be read before the launch before this one has ended
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    const int at = slot * blockDim.x + threadIdx.x;
+    if (at >= vectors) continue;
+    if (updates) post[slot] = load_floats<V>(x.post_norm, at);
+    if (x.next_norm != nullptr) next[slot] = load_floats<V>(x.next_norm, at);
+  }
   wait_for_predecessor();
   let_successor_begin();
-  const std::int64_t row = blockIdx.x;
-  in += row * width;
-  out += row * width;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * x.width;
+  Floats<V> value[SLOTS], update[SLOTS];
   float squares = 0;
-  for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x) squares += in[i] * in[i];
-  const float factor = inverse_rms(block_sum(squares, scratch), width, epsilon);
-  for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x) out[i] = __float2bfloat16(in[i] * factor * weight[i]);
-}
-
-// The updated row is kept in registers between the two norms where it fits, else read again.
-__global__ void residual_norm_kernel(const float* hidden, const __nv_bfloat16* update, const float* post_norm,
-                                     float scale, const float* next_norm, float* hidden_out, __nv_bfloat16* normed,
-                                     std::int64_t width, float epsilon) {
-  __shared__ float scratch[32];
-  wait_for_predecessor();
-  let_successor_begin();
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * width;
-  float kept[kMaxPerThread];
-  float factor = 0;
-  if (update != nullptr) {
-    float squares = 0;
-    for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x) {
-      const float value = as_float(update + row, i);
-      squares += value * value;
-    }
-    factor = inverse_rms(block_sum(squares, scratch), width, epsilon);
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    const int at = slot * blockDim.x + threadIdx.x;
+    if (at >= vectors) continue;
+    value[slot] = load_floats<V>(x.hidden + row, at);
+    if (updates) update[slot] = load_floats<V>(x.update + row, at);
   }
-  float squares = 0;
-  int slot = 0;
-  for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x, ++slot) {
-    float value = hidden[row + i];
-    if (update != nullptr) {
-      value = (value + as_float(update + row, i) * factor * post_norm[i]) * scale;
-      hidden_out[row + i] = value;
+  if (updates) {
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; ++slot)
+      if (slot * blockDim.x + threadIdx.x < vectors) squares += sum_of_squares(update[slot]);
+    const float factor = inverse_rms(block_sum(squares, scratch), x.width, x.epsilon);
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; ++slot) {
+      const int at = slot * blockDim.x + threadIdx.x;
+      if (at >= vectors) break;
+#pragma unroll
+      for (int e = 0; e < V; ++e)
+        value[slot].at[e] = (value[slot].at[e] + update[slot].at[e] * factor * post[slot].at[e]) * x.scale;
+      store_floats<V>(x.hidden_out + row, at, value[slot]);
     }
-    if (slot < kMaxPerThread) kept[slot] = value;
-    squares += value * value;
   }
-  if (next_norm == nullptr) return;
-  const float next = inverse_rms(block_sum(squares, scratch), width, epsilon);
-  const float* again = update != nullptr ? hidden_out : hidden;
-  slot = 0;
-  for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x, ++slot) {
-    const float value = slot < kMaxPerThread ? kept[slot] : again[row + i];
-    normed[row + i] = __float2bfloat16(value * next * next_norm[i]);
+  if (x.next_norm == nullptr) return;
+  squares = 0;
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot)
+    if (slot * blockDim.x + threadIdx.x < vectors) squares += sum_of_squares(value[slot]);
+  const float factor = inverse_rms(block_sum(squares, scratch + 32), x.width, x.epsilon);
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    const int at = slot * blockDim.x + threadIdx.x;
+    if (at >= vectors) continue;
+#pragma unroll
+    for (int e = 0; e < V; ++e) value[slot].at[e] *= factor * next[slot].at[e];
+    store_floats<V>(x.normed + row, at, value[slot]);
   }
 }
 
@@ -74,35 +87,66 @@ __device__ float gelu_tanh(float x) {
   return 0.5f * x * (1.0f + tanhf(kRoot * (x + 0.044715f * x * x * x)));
 }
 
+constexpr int kGateThreads = 256;
+
+template <int V>
 __global__ void gelu_gate_kernel(const __nv_bfloat16* gate_up, std::int64_t width, __nv_bfloat16* out) {
   wait_for_predecessor();
   let_successor_begin();
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
-  if (i >= width) return;
+  const int at = static_cast<int>(blockIdx.y) * kGateThreads + static_cast<int>(threadIdx.x);
+  if (at >= width / V) return;
   const std::int64_t row = blockIdx.x;
-  const __nv_bfloat16* gate = gate_up + row * 2 * width;
-  out[row * width + i] = __float2bfloat16(gelu_tanh(as_float(gate, i)) * as_float(gate, width + i));
+  const __nv_bfloat16* gates = gate_up + row * 2 * width;
+  Floats<V> gate = load_floats<V>(gates, at);
+  const Floats<V> up = load_floats<V>(gates + width, at);
+#pragma unroll
+  for (int e = 0; e < V; ++e) gate.at[e] = gelu_tanh(gate.at[e]) * up.at[e];
+  store_floats<V>(out + row * width, at, gate);
+}
+
+cudaError_t launch_norm(const NormParams& x, std::int64_t rows, cudaStream_t stream) {
+  const bool aligned = aligned_rows<4>(x.width, x.hidden, x.update, x.hidden_out, x.normed, x.post_norm, x.next_norm);
+  const int vectors = aligned ? x.width / 4 : x.width;
+  const int slots = (vectors + kMaxThreads - 1) / kMaxThreads;
+  if (slots > (aligned ? 4 : 16)) return cudaErrorInvalidValue;  // rows of more than 16,384
+  const int threads = ((vectors + slots - 1) / slots + 31) / 32 * 32;
+  // Rows that fit one slot are what models have; the others may leave registers.
+  const auto kernel = !aligned ? norm_kernel<1, 16> : slots == 1 ? norm_kernel<4, 1> : norm_kernel<4, 4>;
+  return launch_dependent(kernel, dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads)), 0, stream,
+                          x);
 }
 
 }  // namespace
 
 cudaError_t launch_rms_norm(const float* in, const float* weight, float epsilon, std::int64_t tokens,
                             std::int64_t width, void* out, cudaStream_t stream) {
-  return launch_dependent(rms_norm_kernel, dim3(static_cast<unsigned>(tokens)), dim3(kThreads), 0, stream, in, weight,
-                          epsilon, width, static_cast<__nv_bfloat16*>(out));
+  const NormParams params{
+      in, nullptr, nullptr, weight, nullptr, static_cast<__nv_bfloat16*>(out), 1.0f, epsilon, static_cast<int>(width)};
+  return launch_norm(params, tokens, stream);
 }
 
 cudaError_t launch_residual_norm(const ResidualInput& x, cudaStream_t stream) {
-  return launch_dependent(residual_norm_kernel, dim3(static_cast<unsigned>(x.tokens)), dim3(kThreads), 0, stream,
-                          x.hidden, static_cast<const __nv_bfloat16*>(x.update), x.post_norm, x.scale, x.next_norm,
-                          x.hidden_out, static_cast<__nv_bfloat16*>(x.normed), x.width, x.epsilon);
+  const NormParams params{x.hidden,
+                          static_cast<const __nv_bfloat16*>(x.update),
+                          x.post_norm,
+                          x.next_norm,
+                          x.hidden_out,
+                          static_cast<__nv_bfloat16*>(x.normed),
+                          x.scale,
+                          x.epsilon,
+                          static_cast<int>(x.width)};
+  return launch_norm(params, x.tokens, stream);
 }
 
 cudaError_t launch_gelu_gate(const void* gate_up, std::int64_t tokens, std::int64_t width, void* out,
                              cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>((width + kThreads - 1) / kThreads));
-  return launch_dependent(gelu_gate_kernel, grid, dim3(kThreads), 0, stream, static_cast<const __nv_bfloat16*>(gate_up),
-                          width, static_cast<__nv_bfloat16*>(out));
+  const auto launch = [&](auto kernel, std::int64_t vectors) {
+    const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>((vectors + kGateThreads - 1) / kGateThreads));
+    return launch_dependent(kernel, grid, dim3(kGateThreads), 0, stream, static_cast<const __nv_bfloat16*>(gate_up),
+                            width, static_cast<__nv_bfloat16*>(out));
+  };
+  return aligned_rows<8>(width, gate_up, out) ? launch(gelu_gate_kernel<8>, width / 8)
+                                              : launch(gelu_gate_kernel<1>, width);
 }
 
 }  // namespace facet::cuda
