@@ -4,6 +4,7 @@
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "quantize_evaluate.h"
+#include "quantize_head.h"
 #include "quantize_layers.h"
 #include "quantize_memory.h"
 #include "quantize_weight.h"
@@ -23,7 +24,7 @@ Json new_report(const QuantizeSettings& settings) {
 void print_memory(const QuantizeMemory& memory) {
   fmt::print(stderr,
              "quantize: needs {} beside the mapped checkpoint: activations {}, inputs {}, Hessian and factor {}, a "
-             "layer {}, embedding {}\n",
+             "layer {}, output head {}\n",
              format_bytes(memory.total()), format_bytes(memory.activations), format_bytes(memory.batch),
              format_bytes(memory.hessian), format_bytes(memory.matrices), format_bytes(memory.head));
 }
@@ -45,8 +46,8 @@ QuantizeReport write_nearest(const QuantizeSettings& settings, QuantizeJob& job,
                           *scheme, search),
           *scheme, module.out_features, in_features));
     };
-    report["evaluation"] =
-        evaluate_quantized(bench, read_evaluation(settings), quantize_head(bench, nullptr), matrix_of);
+    report["evaluation"] = evaluate_quantized(bench, read_evaluation(settings), quantize_table(bench, nullptr),
+                                              finished_head(bench, nullptr), matrix_of);
   }
   Progress progress("quantizing");
   return quantize_checkpoint(job, [&](const QuantizeProgress& step) {
@@ -67,7 +68,9 @@ void add_layer_reports(const Workbench& bench, const WorkFolder& work, Json& rep
   report["layers"] = Json::array();
   for (std::size_t layer = 0; layer < bench.facts.model.layers.size(); ++layer)
     report["layers"].push_back(work.report(layer_part(layer)));
-  if (work.has(kHeadPart)) report["head"] = work.report(kHeadPart);
+  for (const char* part : {kTablePart, kHeadPart}) {
+    if (work.has(part)) report["head"] = work.report(part);
+  }
 }
 
 QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& job, Json& report) {
@@ -81,11 +84,8 @@ QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& j
   if (settings.dry_run) return {};
   WorkFolder work(job.out, job_identity(bench, samples), settings.resume);
   const auto start = Clock::now();
-  double cost = 0;
-  for (std::size_t layer = 0; layer < bench.facts.model.layers.size(); ++layer)
-    cost += layer_cost(bench, layer, token_count(samples));
   {
-    QuantizeProgressLine progress(cost);
+    QuantizeProgressLine progress(total_cost(bench, token_count(samples)));
     quantize_layers(bench, samples, work, progress);
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -97,12 +97,12 @@ QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& j
   add_layer_reports(bench, work, report);
   if (!evaluation.empty()) {
     report["evaluation"] =
-        evaluate_quantized(bench, evaluation, quantize_head(bench, &work),
+        evaluate_quantized(bench, evaluation, quantize_table(bench, &work), finished_head(bench, &work),
                            [&](std::size_t layer, const gemma4::StageModule& module, std::int64_t in_features) {
                              return finished_matrix(bench, work, layer, module, in_features);
                            });
   }
-  std::map<std::string, std::string> part_of = {{bench.embedding(), kHeadPart}};
+  std::map<std::string, std::string> part_of = {{bench.embedding(), kTablePart}, {kHeadModule, kHeadPart}};
   for (std::size_t layer = 0; layer < bench.facts.model.layers.size(); ++layer) {
     for (const gemma4::LayerStage stage : gemma4::kLayerStages) {
       for (const gemma4::StageModule& module : stage_modules(bench.facts, layer, stage).modules)
@@ -186,7 +186,10 @@ void add_method_options(CLI::App& command, QuantizeSettings& settings) {
       ->check(CLI::IsMember({32, 64, 128}))
       ->capture_default_str();
   command.add_flag("--asym", settings.asymmetric, "A zero point for each group");
-  command.add_option("--head", settings.head, "Format of the shared embedding and output head")
+  command
+      .add_option("--head", settings.head,
+                  "Format of the output head. int8: of the table that it shares with the embedding; int4: of a head of "
+                  "its own, the embedding stays as it is")
       ->check(CLI::IsMember({"bf16", "int8", "int4"}))
       ->capture_default_str();
   command.add_option("--format", settings.format, "Layout of the written files")

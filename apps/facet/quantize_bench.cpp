@@ -17,7 +17,8 @@ Workbench::Workbench(const QuantizeSettings& of)
         sdk::Host(services_->table()).parallel_for(count, 1, [&](std::int64_t begin, std::int64_t end, std::uint32_t) {
           body(begin, end);
         });
-      }) {
+      }),
+      engine_(quantizer::make_cpu_engine(blas_, parallel_)) {
   gemma4::check_tensors(checkpoint, facts);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "facet/plugin/host_services.h"
+#include "facet/quantizer/engine.h"
 #include "gemma4/calibration_forward.h"
 #include "quantize_samples.h"
 
@@ -25,7 +26,12 @@ class Workbench {
   const quantizer::ParallelFor& parallel() const { return parallel_; }
   std::int64_t workers() const;
 
+  // What quantizes with calibration inputs.
+  quantizer::Engine& engine() const { return *engine_; }
+
   std::string embedding() const { return facts.prefix + "embed_tokens"; }
+  // The module whose weights the output head has in the source: the embedding, or a head of its own.
+  std::string head_source() const { return gemma4::full_name(facts, kHeadModule); }
   // The scheme of a module that is quantized; null when it stays as it is.
   const QuantizationScheme* scheme(const std::string& module) const;
   // A module as the source has it.
@@ -51,6 +57,7 @@ class Workbench {
   quantizer::Blas blas_;
   Products products_{blas_};
   quantizer::ParallelFor parallel_;
+  std::unique_ptr<quantizer::Engine> engine_;
 };
 
 }  // namespace facet::cli

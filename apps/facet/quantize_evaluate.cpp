@@ -38,15 +38,15 @@ class Evaluation {
   Evaluation(const Workbench& bench, const Sequences& sequences)
       : bench_(bench), sequences_(sequences), quantized_(make()), source_(make()) {}
 
-  void embed(const LinearWeight& embedding) {
+  void embed(const LinearWeight& embedding, const LinearWeight& head) {
     const gemma4::ModelConfig& model = bench_.facts.model;
     const LinearWeight source = bench_.original(bench_.embedding(), model.vocabulary, model.hidden);
     for_sequences([&](std::size_t i) {
       quantized_.embed(i, embedding.view());
       source_.embed(i, source.view());
     });
-    head_ = bench_.floats(bench_.facts.own_head ? own_head() : embedding);
-    source_head_ = bench_.floats(bench_.facts.own_head ? own_head() : source);
+    head_ = bench_.floats(head);
+    source_head_ = bench_.floats(bench_.original(bench_.head_source(), model.vocabulary, model.hidden));
   }
 
   void run_layer(std::size_t layer, const MatrixOf& matrix_of) {
@@ -77,9 +77,6 @@ class Evaluation {
  private:
   CalibrationForward make() const {
     return {bench_.facts, bench_.checkpoint, bench_.backend(), bench_.products(), sequences_};
-  }
-  LinearWeight own_head() const {
-    return bench_.original("lm_head", bench_.facts.model.vocabulary, bench_.facts.model.hidden);
   }
   void for_sequences(const std::function<void(std::size_t)>& body) const {
     bench_.parallel()(static_cast<std::int64_t>(sequences_.size()), [&](std::int64_t begin, std::int64_t end) {
@@ -123,9 +120,9 @@ class Evaluation {
 }  // namespace
 
 Json evaluate_quantized(const Workbench& bench, const Sequences& sequences, const LinearWeight& embedding,
-                        const MatrixOf& matrix_of) {
+                        const LinearWeight& head, const MatrixOf& matrix_of) {
   Evaluation evaluation(bench, sequences);
-  evaluation.embed(embedding);
+  evaluation.embed(embedding, head);
   for (std::size_t layer = 0; layer < bench.facts.model.layers.size(); ++layer) evaluation.run_layer(layer, matrix_of);
   const std::vector<Sums> sums = evaluation.compare();
   Sums total;

@@ -13,7 +13,7 @@ using MatrixOf =
 // {"nll", "perplexity", "source_nll", "mean_kl", "top1_agreement", "predictions", "buckets"}. KL is from the source to
 // the quantized model, in nats a prediction; buckets are by length of the sequence.
 Json evaluate_quantized(const Workbench& bench, const Sequences& sequences, const LinearWeight& embedding,
-                        const MatrixOf& matrix_of);
+                        const LinearWeight& head, const MatrixOf& matrix_of);
 
 // Sequences of settings.evaluate. Error(usage) naming one that has fewer than 2 ids.
 Sequences read_evaluation(const QuantizeSettings& settings);

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "facet/base/log.h"
+#include "quantize_head.h"
 #include "quantize_weight.h"
 
 namespace facet::cli {
@@ -26,6 +27,17 @@ double stage_cost(const StageModules& stage, std::int64_t tokens) {
   return cost;
 }
 
+double layer_cost(const Workbench& bench, std::size_t layer, std::int64_t tokens) {
+  double cost = 0;
+  for (const LayerStage stage : gemma4::kLayerStages)
+    cost += stage_cost(stage_modules(bench.facts, layer, stage), tokens);
+  return cost;
+}
+
+double head_cost(const Workbench& bench, std::int64_t tokens) {
+  return stage_cost({{{kHeadModule, bench.facts.model.vocabulary}}, bench.facts.model.hidden}, tokens);
+}
+
 class LayerLoop {
  public:
   LayerLoop(const Workbench& bench, const Sequences& samples, WorkFolder& work, QuantizeProgressLine& progress)
@@ -33,9 +45,8 @@ class LayerLoop {
         samples_(samples),
         work_(work),
         progress_(progress),
-        options_(gptq_options(bench.settings)),
         states_(bench.facts, bench.checkpoint, bench.backend(), bench.products(), samples) {
-    if (options_.correction != 0)
+    if (bench.settings.gptq() && bench.settings.correction != 0)
       originals_.emplace(bench.facts, bench.checkpoint, bench.backend(), bench.products(), samples);
   }
 
@@ -46,9 +57,17 @@ class LayerLoop {
   void quantize_layer(std::size_t layer);
   void replay_layer(std::size_t layer);
   void quantize_stage(LayerStage stage);
-  void collect(LayerStage stage, const StageModules& modules, quantizer::Hessian& hessian);
-  std::vector<float> quantize_module(const gemma4::StageModule& module, const quantizer::Hessian& hessian,
-                                     const quantizer::GptqInput& input);
+  void quantize_head();
+  // Rows of a sequence's inputs in one of the two models.
+  using Fill =
+      std::function<void(CalibrationForward& states, const LayerMatrices& matrices, std::size_t sequence, float* out)>;
+  // What the inputs of `module`, and of all that read the same, are made into.
+  std::unique_ptr<quantizer::Calibration> calibrate(const std::string& module, const QuantizationScheme& scheme,
+                                                    std::int64_t width, const Fill& fill);
+  void add_batch(std::size_t begin, std::size_t end, const std::string& module, const Fill& fill,
+                 quantizer::Calibration& inputs);
+  QuantizedMatrix quantize_module(const gemma4::StageModule& module, const std::string& source,
+                                  quantizer::Calibration& inputs, Json& report);
   void advance(LayerStage stage);
   void for_sequences(std::size_t begin, std::size_t end, const std::function<void(std::size_t)>& body) const;
   std::size_t batch_end(std::size_t begin) const;
@@ -57,7 +76,6 @@ class LayerLoop {
   const Sequences& samples_;
   WorkFolder& work_;
   QuantizeProgressLine& progress_;
-  const quantizer::GptqOptions options_;
   CalibrationForward states_;
   std::optional<CalibrationForward> originals_;  // the same tokens in the source model, for the correction
   LayerMatrices matrices_, original_matrices_;
@@ -94,12 +112,13 @@ void LayerLoop::run() {
     }
     bench_.checkpoint.release_pages();
   }
+  if (bench_.scheme(kHeadModule) != nullptr && !work_.has(kHeadPart)) quantize_head();
 }
 
 void LayerLoop::embed() {
   const LinearWeight source =
       bench_.original(bench_.embedding(), bench_.facts.model.vocabulary, bench_.facts.model.hidden);
-  const LinearWeight table = quantize_head(bench_, &work_);
+  const LinearWeight table = quantize_table(bench_, &work_);
   for_sequences(0, states_.sequences(), [&](std::size_t i) {
     states_.embed(i, table.view());
     if (originals_) originals_->embed(i, source.view());
@@ -137,96 +156,125 @@ void LayerLoop::quantize_stage(LayerStage stage) {
   const StageModules modules = stage_modules(bench_.facts, layer_, stage);
   matrices_[stage].clear();
   original_matrices_[stage].clear();
-  bool any = false;
-  for (const gemma4::StageModule& module : modules.modules) any = any || bench_.scheme(module.name) != nullptr;
-  std::optional<quantizer::Hessian> hessian;
-  std::optional<quantizer::GptqInput> input;
-  if (any) {
+  const QuantizationScheme* any = nullptr;
+  for (const gemma4::StageModule& module : modules.modules) {
+    if (bench_.scheme(module.name) != nullptr) any = bench_.scheme(module.name);
+  }
+  std::unique_ptr<quantizer::Calibration> inputs;
+  if (any != nullptr) {
     const auto start = Clock::now();
-    progress_.now(fmt::format("layer {} of {}: inputs of {}", layer_ + 1, bench_.facts.model.layers.size(),
-                              modules.modules.front().name));
-    hessian.emplace(modules.in_features, originals_.has_value());
-    collect(stage, modules, *hessian);
-    input.emplace(*hessian, options_, bench_.blas(), bench_.parallel());
-    if (input->failures() > 0) {
-      log(LogLevel::warn, "{}: the Hessian is not positive definite; damping raised {} times, to {:.3g}",
-          modules.modules.front().name, input->failures(), input->damping());
-    }
-    finished_.report["inputs"].push_back({{"first_module", modules.modules.front().name},
+    const std::string& first = modules.modules.front().name;
+    progress_.now(fmt::format("layer {} of {}: inputs of {}", layer_ + 1, bench_.facts.model.layers.size(), first));
+    inputs = calibrate(first, *any, modules.in_features,
+                       [&](CalibrationForward& states, const LayerMatrices& matrices, std::size_t i, float* out) {
+                         states.input(stage, i, matrices, out);
+                       });
+    finished_.report["inputs"].push_back({{"first_module", first},
                                           {"columns", modules.in_features},
-                                          {"rows", hessian->rows()},
+                                          {"rows", inputs->facts().rows},
                                           {"seconds", seconds_since(start)}});
   }
   for (const gemma4::StageModule& module : modules.modules) {
     const LinearWeight weight = bench_.original(module.name, module.out_features, modules.in_features);
     if (originals_) original_matrices_[stage].push_back(bench_.floats(weight));
-    matrices_[stage].push_back(bench_.scheme(module.name) == nullptr ? bench_.floats(weight)
-                                                                     : quantize_module(module, *hessian, *input));
+    const QuantizationScheme* scheme = bench_.scheme(module.name);
+    if (scheme == nullptr) {
+      matrices_[stage].push_back(bench_.floats(weight));
+      continue;
+    }
+    progress_.now(fmt::format("layer {} of {}: {}", layer_ + 1, bench_.facts.model.layers.size(), module.name));
+    Json report;
+    QuantizedMatrix matrix = quantize_module(module, module.name, *inputs, report);
+    finished_.report["modules"].push_back(report);
+    matrices_[stage].push_back(
+        bench_.floats(bench_.weight_of(matrix, *scheme, module.out_features, modules.in_features)));
+    finished_.modules.emplace(module.name, std::move(matrix));
   }
+  inputs.reset();
   advance(stage);
 }
 
-void LayerLoop::collect(LayerStage stage, const StageModules& modules, quantizer::Hessian& hessian) {
-  const std::int64_t width = modules.in_features;
-  std::vector<float> rows, originals;
+void LayerLoop::quantize_head() {
+  const gemma4::ModelConfig& model = bench_.facts.model;
+  progress_.now("output head");
+  const auto inputs = calibrate(
+      kHeadModule, *bench_.scheme(kHeadModule), model.hidden,
+      [](CalibrationForward& states, const LayerMatrices&, std::size_t i, float* out) { states.head_input(i, out); });
+  FinishedPart part;
+  QuantizedMatrix matrix = quantize_module({kHeadModule, model.vocabulary}, bench_.head_source(), *inputs, part.report);
+  part.modules.emplace(kHeadModule, std::move(matrix));
+  work_.save(kHeadPart, part);
+  progress_.add(head_cost(bench_, token_count(samples_)));
+}
+
+std::unique_ptr<quantizer::Calibration> LayerLoop::calibrate(const std::string& module,
+                                                             const QuantizationScheme& scheme, std::int64_t width,
+                                                             const Fill& fill) {
+  auto inputs = bench_.engine().begin(width, gptq_options(bench_.settings, scheme), originals_.has_value());
   for (std::size_t begin = 0; begin < states_.sequences();) {
     const std::size_t end = batch_end(begin);
-    std::vector<std::int64_t> offsets = {0};
-    for (std::size_t i = begin; i < end; ++i) offsets.push_back(offsets.back() + states_.tokens(i));
-    rows.resize(static_cast<std::size_t>(offsets.back() * width));
-    if (originals_) originals.resize(rows.size());
-    for_sequences(begin, end, [&](std::size_t i) {
-      const std::int64_t offset = offsets[i - begin] * width;
-      states_.input(stage, i, matrices_, rows.data() + offset);
-      if (originals_) originals_->input(stage, i, original_matrices_, originals.data() + offset);
-    });
-    try {
-      hessian.add(rows.data(), offsets.back(), bench_.blas(), bench_.parallel(), originals.data());
-    } catch (const quantizer::InputError& error) {
-      const auto after = std::upper_bound(offsets.begin(), offsets.end(), error.row());
-      const auto place = static_cast<std::size_t>(after - offsets.begin()) - 1;
-      throw_error(ErrorKind::run, "{}: input {} is NaN or infinite at token {} of sample {} ({} of {})",
-                  modules.modules.front().name, error.column(), error.row() - offsets[place], begin + place + 1,
-                  bench_.settings.calibration, samples_.size());
-    }
+    add_batch(begin, end, module, fill, *inputs);
     begin = end;
+  }
+  inputs->factor();
+  if (inputs->facts().failures > 0) {
+    log(LogLevel::warn, "{}: the Hessian is not positive definite; damping raised {} times, to {:.3g}", module,
+        inputs->facts().failures, inputs->facts().damping);
+  }
+  return inputs;
+}
+
+void LayerLoop::add_batch(std::size_t begin, std::size_t end, const std::string& module, const Fill& fill,
+                          quantizer::Calibration& inputs) {
+  std::vector<std::int64_t> offsets = {0};
+  for (std::size_t i = begin; i < end; ++i) offsets.push_back(offsets.back() + states_.tokens(i));
+  float* rows = inputs.rows(offsets.back());
+  float* originals = originals_ ? inputs.originals(offsets.back()) : nullptr;
+  for_sequences(begin, end, [&](std::size_t i) {
+    const std::int64_t offset = offsets[i - begin] * inputs.columns();
+    fill(states_, matrices_, i, rows + offset);
+    if (originals_) fill(*originals_, original_matrices_, i, originals + offset);
+  });
+  try {
+    inputs.add();
+  } catch (const quantizer::InputError& error) {
+    const auto after = std::upper_bound(offsets.begin(), offsets.end(), error.row());
+    const auto place = static_cast<std::size_t>(after - offsets.begin()) - 1;
+    throw_error(ErrorKind::run, "{}: input {} is NaN or infinite at token {} of sample {} ({} of {})", module,
+                error.column(), error.row() - offsets[place], begin + place + 1, bench_.settings.calibration,
+                samples_.size());
   }
 }
 
-std::vector<float> LayerLoop::quantize_module(const gemma4::StageModule& module, const quantizer::Hessian& hessian,
-                                              const quantizer::GptqInput& input) {
+QuantizedMatrix LayerLoop::quantize_module(const gemma4::StageModule& module, const std::string& source,
+                                           quantizer::Calibration& inputs, Json& report) {
   const auto start = Clock::now();
-  progress_.now(fmt::format("layer {} of {}: {}", layer_ + 1, bench_.facts.model.layers.size(), module.name));
   std::vector<float> storage;
   const DenseMatrix dense =
-      dense_matrix(bench_.checkpoint.require(module.name + ".weight", {module.out_features, hessian.columns()},
+      dense_matrix(bench_.checkpoint.require(source + ".weight", {module.out_features, inputs.columns()},
                                              {TensorType::bf16, TensorType::f32}),
                    storage);
+  const QuantizationScheme& scheme = *bench_.scheme(module.name);
   quantizer::GptqResult result;
   try {
-    result = quantizer::quantize_gptq(quantizer_matrix(dense), input, options_, bench_.blas(), bench_.parallel());
+    result = inputs.quantize(quantizer_matrix(dense), gptq_options(bench_.settings, scheme));
   } catch (const quantizer::QuantizeError& error) {
     throw_error(ErrorKind::checkpoint, "{}", error.what());
   }
-  const QuantizationScheme& scheme = *bench_.scheme(module.name);
-  QuantizedMatrix matrix{std::move(result.quantized.words), std::move(result.quantized.scales),
-                         std::move(result.quantized.zeros)};
-  finished_.report["modules"].push_back(
-      {{"name", module.name},
-       {"method", bench_.settings.method},
-       {"scheme", to_string(scheme)},
-       {"error", result.error},
-       {"relative_error", result.output > 0 ? result.error / result.output : 0.0},
-       {"nearest_relative_error", result.output > 0 ? result.nearest_error / result.output : 0.0},
-       {"predicted_loss", result.predicted_loss},
-       {"rows_kept_nearest", result.kept_rows},
-       {"dead_columns", input.dead_columns()},
-       {"damping", input.damping()},
-       {"cholesky_failures", input.failures()},
-       {"seconds", seconds_since(start)}});
-  std::vector<float> values = bench_.floats(bench_.weight_of(matrix, scheme, module.out_features, hessian.columns()));
-  finished_.modules.emplace(module.name, std::move(matrix));
-  return values;
+  const quantizer::Calibration::Facts facts = inputs.facts();
+  report = {{"name", module.name},
+            {"method", bench_.settings.method},
+            {"scheme", to_string(scheme)},
+            {"error", result.error},
+            {"relative_error", result.output > 0 ? result.error / result.output : 0.0},
+            {"nearest_relative_error", result.output > 0 ? result.nearest_error / result.output : 0.0},
+            {"predicted_loss", result.predicted_loss},
+            {"rows_kept_nearest", result.kept_rows},
+            {"dead_columns", facts.dead_columns},
+            {"damping", facts.damping},
+            {"cholesky_failures", facts.failures},
+            {"seconds", seconds_since(start)}};
+  return {std::move(result.quantized.words), std::move(result.quantized.scales), std::move(result.quantized.zeros)};
 }
 
 void LayerLoop::advance(LayerStage stage) {
@@ -242,35 +290,15 @@ std::string layer_part(std::size_t layer) {
   return fmt::format("layer-{:05}", layer);
 }
 
-LinearWeight quantize_head(const Workbench& bench, WorkFolder* work) {
-  const std::int64_t rows = bench.facts.model.vocabulary, width = bench.facts.model.hidden;
-  const std::string module = bench.embedding();
-  const QuantizationScheme* scheme = bench.scheme(module);
-  if (scheme == nullptr) return bench.original(module, rows, width);
-  if (work != nullptr && work->has(kHeadPart))
-    return bench.weight_of(work->load(kHeadPart, module), *scheme, rows, width);
-  std::vector<float> storage;
-  const DenseMatrix dense = dense_matrix(
-      bench.checkpoint.require(module + ".weight", {rows, width}, {TensorType::bf16, TensorType::f32}), storage);
-  QuantizedMatrix matrix = quantize_matrix(dense, *scheme, bench.settings.scales != "max");
-  if (work != nullptr) {
-    FinishedPart part;
-    part.report = {{"name", module}, {"method", "rtn"}, {"scheme", to_string(*scheme)}};
-    part.modules.emplace(module, matrix);
-    work->save(kHeadPart, part);
-  }
-  return bench.weight_of(std::move(matrix), *scheme, rows, width);
-}
-
 void quantize_layers(const Workbench& bench, const Sequences& samples, WorkFolder& work,
                      QuantizeProgressLine& progress) {
   LayerLoop(bench, samples, work, progress).run();
 }
 
-double layer_cost(const Workbench& bench, std::size_t layer, std::int64_t tokens) {
-  double cost = 0;
-  for (const LayerStage stage : gemma4::kLayerStages)
-    cost += stage_cost(stage_modules(bench.facts, layer, stage), tokens);
+double total_cost(const Workbench& bench, std::int64_t tokens) {
+  double cost = bench.scheme(kHeadModule) != nullptr ? head_cost(bench, tokens) : 0;
+  for (std::size_t layer = 0; layer < bench.facts.model.layers.size(); ++layer)
+    cost += layer_cost(bench, layer, tokens);
   return cost;
 }
 

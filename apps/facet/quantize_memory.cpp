@@ -47,7 +47,8 @@ QuantizeMemory plan_memory(const Workbench& bench, const Sequences& samples) {
       quantizer::Hessian::bytes(widest.input, corrected) + quantizer::GptqInput::bytes(widest.input, corrected);
   // Codes take half a byte and a scale per group; a byte covers both and their copies while a matrix is stored.
   memory.matrices = streams * floats(1, widest.weights) + static_cast<std::uint64_t>(widest.weights);
-  if (bench.scheme(bench.embedding()) != nullptr)
+  // Codes and their copy while they are stored: a byte each for int8, half a byte and scales for int4.
+  if (bench.scheme(bench.embedding()) != nullptr || bench.scheme(kHeadModule) != nullptr)
     memory.head = 2 * static_cast<std::uint64_t>(model.vocabulary) * static_cast<std::uint64_t>(model.hidden);
   return memory;
 }

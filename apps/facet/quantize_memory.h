@@ -10,7 +10,7 @@ struct QuantizeMemory {
   std::uint64_t batch = 0;        // inputs of one stage, some thousand rows, and what computing them takes
   std::uint64_t hessian = 0;      // of the widest input, and its factor
   std::uint64_t matrices = 0;     // one layer as floats, and its codes
-  std::uint64_t head = 0;         // a quantized embedding
+  std::uint64_t head = 0;         // a quantized embedding or output head
   std::uint64_t total() const { return activations + batch + hessian + matrices + head; }
 };
 

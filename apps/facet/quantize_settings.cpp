@@ -5,12 +5,10 @@ namespace facet::cli {
 void complete(QuantizeSettings& settings) {
   if (settings.scales.empty()) settings.scales = settings.gptq() ? "hessian" : "max";
   if (settings.order.empty()) settings.order = "activation";
-  if (settings.format == "gptq" && settings.head != "bf16") {
-    throw_error(
-        ErrorKind::usage,
-        "--format gptq: GPTQ files hold the embedding and the tied head as bf16, but --head is {}; use --head bf16 "
-        "or --format compressed-tensors",
-        settings.head);
+  if (settings.format == "gptq" && settings.head == "int8") {
+    throw_error(ErrorKind::usage,
+                "--format gptq: GPTQ files have 4 bits and the embedding as bf16, but --head is int8; use --head int4 "
+                "or bf16, or --format compressed-tensors");
   }
   if (settings.calibrated() && settings.calibration.empty()) {
     throw_error(ErrorKind::usage, "--{} needs inputs of the layers; give --calibration FILE.jsonl or FILE.txt",
@@ -24,10 +22,11 @@ void complete(QuantizeSettings& settings) {
   }
 }
 
-quantizer::GptqOptions gptq_options(const QuantizeSettings& settings) {
+quantizer::GptqOptions gptq_options(const QuantizeSettings& settings, const QuantizationScheme& scheme) {
   quantizer::GptqOptions options;
-  options.symmetric = !settings.asymmetric;
-  options.group_size = settings.group;
+  options.bits = scheme.bits;
+  options.symmetric = scheme.symmetric;
+  options.group_size = scheme.group_size;
   options.scales = settings.scales == "max"      ? quantizer::ScaleChoice::largest
                    : settings.scales == "search" ? quantizer::ScaleChoice::search
                                                  : quantizer::ScaleChoice::hessian;
@@ -44,7 +43,10 @@ QuantizeJob checkpoint_job(const QuantizeSettings& settings) {
   job.in = settings.in;
   job.out = settings.out;
   job.linear = {4, !settings.asymmetric, settings.group};
+  // An int4 table would cost as much by looking up as by multiplying, so it stays and the head becomes one of its own;
+  // an int8 table costs nothing that matters and halves the memory.
   if (settings.head == "int4") job.head = QuantizationScheme{4, true, 128};
+  job.own_head = settings.head == "int4";
   if (settings.head == "int8") job.head = QuantizationScheme{8, true, 128};
   job.format = settings.format == "gptq" ? CheckpointFormat::gptq : CheckpointFormat::compressed_tensors;
   job.exclude = settings.exclude;

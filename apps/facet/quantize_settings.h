@@ -33,7 +33,7 @@ struct QuantizeSettings {
 
 // Fills in what depends on the method, and checks what options cannot say one by one. Throws Error(usage).
 void complete(QuantizeSettings& settings);
-quantizer::GptqOptions gptq_options(const QuantizeSettings& settings);
+quantizer::GptqOptions gptq_options(const QuantizeSettings& settings, const QuantizationScheme& scheme);
 QuantizeJob checkpoint_job(const QuantizeSettings& settings);
 // Everything that decides the result, for the report and to recognise an interrupted run.
 Json settings_json(const QuantizeSettings& settings);

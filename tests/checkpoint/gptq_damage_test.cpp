@@ -136,6 +136,14 @@ TEST_F(GptqDamage, ConfigAndFilesDisagree) {
       FileBuilder().add<std::uint16_t>("m.weight", "BF16", {16, 128}, std::vector<std::uint16_t>(2048)),
       gptq_config(32, true));
   expect_words(error_of([&] { dense.load("m", 16, 128); }), {"config.json", "no tensor", ".qweight"});
+  FileBuilder headless;
+  add_gptq(headless, "m", parts(), GptqZeros::minus_one);
+  const GptqFolder no_head(headless, gptq_config(32, true, R"("lm_head":true)"));
+  expect_words(error_of([&] { no_head.load("m", 16, 128); }),
+               {"config.json", "lm_head is true", "no tensor lm_head.qweight", "set lm_head to false"});
+  add_gptq(headless, "lm_head", parts(), GptqZeros::minus_one);
+  const GptqFolder with_head(headless, gptq_config(32, true, R"("lm_head":true)"));
+  EXPECT_EQ(with_head.load("lm_head", 16, 128).out_features(), 16);
   FileBuilder table;
   add_gptq(table, "model.embed_tokens", parts(), GptqZeros::minus_one);
   const GptqFolder embedding(table, gptq_config(32, true));

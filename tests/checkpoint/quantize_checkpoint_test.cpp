@@ -138,6 +138,62 @@ TEST_F(QuantizeCheckpoint, HeadAndExclusions) {
             abi::WeightFormat::bf16);
 }
 
+// The table stays for looking up; the head of its own has its values, and readers are told to look for it.
+TEST_F(QuantizeCheckpoint, AHeadOfItsOwn) {
+  write_file(in_ / "config.json", R"({"model_type":"gemma4","text_config":{"tie_word_embeddings":true}})");
+  job_.head = QuantizationScheme{4, true, 32};
+  job_.own_head = true;
+  const std::map<std::string, QuantizationScheme> planned = modules_to_quantize(job_, Checkpoint::open(in_));
+  EXPECT_EQ(planned.at("lm_head"), *job_.head);
+  EXPECT_EQ(planned.count("model.embed_tokens"), 0u);
+  const QuantizeReport report = quantize_checkpoint(job_);
+  EXPECT_THAT(report.quantized, testing::Contains("lm_head"));
+  const Checkpoint source = Checkpoint::open(in_), written = Checkpoint::open(job_.out);
+  EXPECT_TRUE(same_contents(*source.find("model.embed_tokens.weight"), *written.find("model.embed_tokens.weight")));
+  EXPECT_EQ(written.config_json().find("\"tie_word_embeddings\": true"), std::string::npos);
+  const QuantizationConfig config = parse_quantization_config(written.config_json());
+  ASSERT_NE(config.scheme_for("lm_head"), nullptr);
+  EXPECT_EQ(*config.scheme_for("lm_head"), *job_.head);
+  EXPECT_EQ(config.scheme_for("model.embed_tokens"), nullptr);
+  const LinearWeight head = load_linear(written, config, "lm_head", 20, 64);
+  std::vector<std::uint16_t> table(20 * 64);
+  std::memcpy(table.data(), source.find("model.embed_tokens.weight")->data, table.size() * 2);
+  const quantizer::Quantized expected =
+      quantizer::quantize_rtn({"table", quantizer::Matrix::Type::bf16, table.data(), 20, 64}, options_of(*job_.head));
+  for (std::int64_t row = 0; row < 20; ++row) {
+    std::vector<float> decoded(64, std::nanf(""));
+    dequantize_row(head.view(), row, decoded.data());
+    for (std::int64_t i = 0; i < 64; ++i) {
+      ASSERT_EQ(decoded[static_cast<std::size_t>(i)],
+                quantizer::dequantize(expected, options_of(*job_.head), 64, row, i));
+    }
+  }
+}
+
+// A source that is untied has its head quantized, however the head was asked for; an excluded head stays tied.
+TEST_F(QuantizeCheckpoint, AnUntiedSourceAndAnExcludedHead) {
+  job_.head = QuantizationScheme{8, true, -1};
+  job_.own_head = true;
+  job_.exclude = {"lm_head"};
+  quantize_checkpoint(job_);
+  const Checkpoint written = Checkpoint::open(job_.out);
+  EXPECT_EQ(written.find("lm_head.weight_packed"), nullptr);
+  EXPECT_EQ(written.config_json().find("tie_word_embeddings"), std::string::npos);
+  EXPECT_EQ(parse_quantization_config(written.config_json()).scheme_for("lm_head"), nullptr);
+  std::mt19937 random(kSeed);
+  FileBuilder builder;
+  builder.add("model.embed_tokens.weight", "BF16", {20, 64}, random_bf16(20 * 64, random))
+      .add("lm_head.weight", "BF16", {20, 64}, random_bf16(20 * 64, random))
+      .add("model.norm.weight", "BF16", {64}, random_bf16(64, random));
+  write_file(in_ / "model.safetensors", builder.build());
+  job_.exclude.clear();
+  job_.own_head = false;
+  job_.out = folder_ / "untied";
+  quantize_checkpoint(job_);
+  expect_module("lm_head", *job_.head, 20, 64);
+  EXPECT_NE(Checkpoint::open(job_.out).find("model.embed_tokens.weight"), nullptr);
+}
+
 TEST_F(QuantizeCheckpoint, FailuresLeaveNothing) {
   job_.exclude = {"*.q_proj"};
   EXPECT_THAT(error_of([&] { quantize_checkpoint(job_); }), HasSubstr("*.q_proj"));

@@ -119,6 +119,34 @@ TEST_F(QuantizeCommandTest, ThreadsDoNotChangeABit) {
   EXPECT_EQ(bytes(folder_ / "1" / "model.safetensors"), bytes(folder_ / "2" / "model.safetensors"));
 }
 
+// The embedding stays; the head is made from what it reads, in both layouts, and the pipeline gets the NLL that was
+// promised.
+TEST_F(QuantizeCommandTest, AnInt4HeadOfItsOwn) {
+  const std::string few = first_lines(6);
+  const ProgramResult tied = quantize("tied", gptq({"--evaluate", few, "--json"}));
+  ASSERT_EQ(tied.exit_code, 0) << tied.text();
+  for (const std::string format : {"compressed-tensors", "gptq"}) {
+    const ProgramResult run =
+        quantize(format, gptq({"--head", "int4", "--format", format, "--evaluate", few, "--json"}));
+    ASSERT_EQ(run.exit_code, 0) << run.text();
+    const Json made = run.json();
+    EXPECT_EQ(made["head"]["name"], "lm_head");
+    EXPECT_LT(made["head"]["relative_error"].get<double>(), made["head"]["nearest_relative_error"].get<double>());
+    const Checkpoint source = Checkpoint::open(embedded_checkpoint()), written = Checkpoint::open(folder_ / format);
+    EXPECT_TRUE(same_contents(*source.find("model.embed_tokens.weight"), *written.find("model.embed_tokens.weight")));
+    EXPECT_NE(written.find(format == "gptq" ? "lm_head.qweight" : "lm_head.weight_packed"), nullptr);
+    const double nll = made["evaluation"]["nll"];
+    EXPECT_NE(nll, tied.json()["evaluation"]["nll"].get<double>());
+    ConfigText config;
+    config.model = (folder_ / format).string();
+    config.linear = "[linear]\nplugin = \"reference\"";
+    config.kv_cache = "[kv_cache]\nplugin = \"static\"\noptions = { storage = \"f32\" }";
+    const ProgramResult eval = run_facet({"eval", write("c.toml", config.toml()), "--tokens", few, "--json"});
+    ASSERT_EQ(eval.exit_code, 0) << eval.text();
+    EXPECT_NEAR(eval.json()["mean_nll"].get<double>(), nll, 2e-5) << format;
+  }
+}
+
 TEST_F(QuantizeCommandTest, ExcludedModulesStayAndOthersKnowIt) {
   const ProgramResult run = quantize("some", gptq({"--exclude", "*.down_proj", "--exclude", "*.layers.1.*"}));
   ASSERT_EQ(run.exit_code, 0) << run.text();

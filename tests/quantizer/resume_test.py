@@ -27,7 +27,7 @@ class Job:
 
     def command(self, out, *more):
         return [self.facet, "quantize", "--in", self.checkpoint, "--out", self.path(out), "--method", "gptq", "--group", "64",
-                "--calibration", self.calibration, "--samples", "12", "--length", "96", "--head", "int8",
+                "--calibration", self.calibration, "--samples", "12", "--length", "96", "--head", "int4",
                 "--refinements", "1", *more]
 
     def run(self, out, *more):

@@ -146,6 +146,13 @@ GptqSettings read_gptq_settings(const json& object, const std::string& file, Pro
   // Files from before the marker store zero points minus one.
   if (read_format(object, "", problems).value_or("gptq") == "gptq_v2") settings.zeros = GptqZeros::plain;
   settings.whole_word_zeros = written_by_gptqmodel(object);
+  if (const json* head = present(object, "lm_head")) {
+    if (head->is_boolean()) {
+      settings.packed_head = head->get<bool>();
+    } else {
+      problems.add("lm_head must be true or false, found {}", head->dump());
+    }
+  }
   check_storage_fields(object, problems);
   if (const json* dynamic = present(object, "dynamic")) read_rules(*dynamic, settings, problems);
   return settings;

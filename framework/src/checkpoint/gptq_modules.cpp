@@ -113,6 +113,18 @@ void refuse_embedding(const Tensor& packed, const std::string& file) {
               describe(packed), file);
 }
 
+// "lm_head": true, and no such tensor: part of the files is missing, and the embedding must not stand in for the head.
+void require_packed_head(const Checkpoint& checkpoint, const QuantizationConfig& config) {
+  const auto& modules = config.gptq_modules;
+  if (!config.gptq->packed_head || config.gptq->settings_for(kHeadModule).excluded) return;
+  if (std::any_of(modules.begin(), modules.end(), [](const auto& entry) { return entry.first.ends_with(kHeadModule); }))
+    return;
+  throw_error(ErrorKind::checkpoint,
+              "{}: lm_head is true, but {} holds no tensor {}{}; fetch the file that holds it, or set lm_head to false "
+              "if the output head is not quantized",
+              config.gptq->file, checkpoint.directory().string(), kHeadModule, kPacked);
+}
+
 void warn_of_scattered_groups(const QuantizationConfig& config) {
   std::int64_t scattered = 0;
   std::string first;
@@ -153,6 +165,7 @@ QuantizationConfig read_quantization(const Checkpoint& checkpoint) {
                 "these files belong to",
                 config.gptq->file, checkpoint.directory().string(), kPacked);
   }
+  require_packed_head(checkpoint, config);
   warn_of_scattered_groups(config);
   return config;
 }

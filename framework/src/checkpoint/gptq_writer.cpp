@@ -153,8 +153,8 @@ void check_group(const QuantizationGroup& group) {
   for (const std::string& target : group.targets) {
     if (target == "Embedding" || target.find("embed_tokens") != std::string::npos) {
       throw_error(ErrorKind::usage,
-                  "{}: GPTQ files hold the embedding and the tied output head as bf16; leave the head at bf16 or write "
-                  "compressed-tensors instead",
+                  "{}: GPTQ files hold the embedding as bf16; quantize an output head of its own instead, or write "
+                  "compressed-tensors",
                   target);
     }
   }
@@ -222,12 +222,16 @@ std::string with_gptq_config(const std::string& config_json, const std::vector<Q
     }
   }
   const char* format = to_string(gptq_zeros(groups));
+  const bool packed_head = std::any_of(groups.begin(), groups.end(), [](const QuantizationGroup& group) {
+    return std::any_of(group.targets.begin(), group.targets.end(),
+                       [](const std::string& target) { return target.ends_with(kHeadModule); });
+  });
   ordered_json settings = {{"quant_method", "gptq"},
                            {"bits", base.bits},
                            {"group_size", base.group_size},
                            {"sym", base.symmetric},
                            {"desc_act", false},
-                           {"lm_head", false},
+                           {"lm_head", packed_head},
                            {"checkpoint_format", format},
                            {"format", format},
                            {"pack_dtype", "int32"},

@@ -79,6 +79,7 @@ class PartialFolder {
 // What happens to every matrix of the source.
 struct Plan {
   std::map<std::string, QuantizationScheme> modules;  // to quantize
+  std::string untied;  // tensor that a head of its own is made from and that stays beside it; empty: none is
   std::vector<QuantizationGroup> groups;
   std::vector<std::string> ignore;
 };
@@ -90,29 +91,42 @@ bool is_layer_projection(const Tensor& tensor, const std::string& prefix) {
          tensor.name.ends_with("_proj.weight");
 }
 
+std::string module_name(const std::string& tensor) {
+  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : std::string();
+}
+
+// The module that is quantized as the output head; empty: none.
+std::string head_module(const QuantizeJob& job, const Checkpoint& source, const std::string& prefix) {
+  if (!job.head) return {};
+  const bool has_head = source.find(std::string(kHeadModule) + ".weight") != nullptr;
+  return has_head || job.own_head ? kHeadModule : prefix + "embed_tokens";
+}
+
 Plan make_plan(const QuantizeJob& job, const Checkpoint& source) {
-  const std::string prefix = weight_prefix(source);
+  const std::string prefix = weight_prefix(source), table = prefix + "embed_tokens.weight";
+  const std::string head = head_module(job, source, prefix);
   Plan plan;
   std::set<std::string> matched;
-  for (const std::string& name : source.names()) {
-    const Tensor& tensor = *source.find(name);
-    const bool embedding = name == prefix + "embed_tokens.weight";
-    const bool wanted = is_layer_projection(tensor, prefix) || (embedding && job.head);
-    if (!wanted) continue;
-    const std::string module = name.substr(0, name.size() - kWeight.size());
+  const auto add = [&](const std::string& module, const QuantizationScheme& scheme) {
     bool excluded = false;
     for (const std::string& pattern : job.exclude) {
-      if (glob_match(pattern, module)) {
-        matched.insert(pattern);
-        excluded = true;
-      }
+      if (!glob_match(pattern, module)) continue;
+      matched.insert(pattern);
+      excluded = true;
     }
     if (excluded) {
       plan.ignore.push_back(module);
     } else {
-      plan.modules.emplace(module, embedding ? *job.head : job.linear);
+      plan.modules.emplace(module, scheme);
     }
+  };
+  for (const std::string& name : source.names()) {
+    if (is_layer_projection(*source.find(name), prefix)) add(module_name(name), job.linear);
   }
+  if (!head.empty()) add(head, *job.head);
+  if (head == kHeadModule && plan.modules.count(head) != 0 &&
+      source.find(std::string(kHeadModule) + ".weight") == nullptr)
+    plan.untied = table;
   for (const std::string& pattern : job.exclude) {
     if (matched.count(pattern) == 0) {
       throw_error(ErrorKind::checkpoint, "{}: exclude pattern '{}' matches no module that would be quantized",
@@ -120,10 +134,12 @@ Plan make_plan(const QuantizeJob& job, const Checkpoint& source) {
     }
   }
   plan.groups.push_back({"group_0", {"Linear"}, job.linear});
-  if (job.head) plan.groups.push_back({"group_1", {"re:.*embed_tokens"}, *job.head});
+  const bool own_head = head == kHeadModule;
+  if (plan.modules.count(head) != 0)
+    plan.groups.push_back({"group_1", {own_head ? "re:.*lm_head" : "re:.*embed_tokens"}, *job.head});
   // The head shares the embedding's table; a reader that sees it as a linear layer of its own must not look for packed
   // weights.
-  plan.ignore.insert(plan.ignore.begin(), "lm_head");
+  if (!own_head) plan.ignore.insert(plan.ignore.begin(), kHeadModule);
   if (skipped_modules(source, prefix).tensors > 0) {
     for (const char* pattern : {"re:.*vision.*", "re:.*audio.*", "re:.*multi_modal.*"})
       plan.ignore.emplace_back(pattern);
@@ -182,8 +198,9 @@ QuantizeReport quantize_checkpoint(const QuantizeJob& job,
   const Plan plan = make_plan(job, source);
   const bool gptq = job.format == CheckpointFormat::gptq;
   const GptqZeros zeros = gptq_zeros(plan.groups);
-  const std::string config = gptq ? with_gptq_config(source.config_json(), plan.groups, plan.ignore)
-                                  : with_quantization_config(source.config_json(), plan.groups, plan.ignore);
+  const std::string untied = plan.untied.empty() ? source.config_json() : with_own_head(source.config_json());
+  const std::string config = gptq ? with_gptq_config(untied, plan.groups, plan.ignore)
+                                  : with_quantization_config(untied, plan.groups, plan.ignore);
   PartialFolder folder(out, job.replace_partial);
   QuantizeReport report;
   report.bytes_in = source.tensor_bytes();
@@ -193,23 +210,17 @@ QuantizeReport quantize_checkpoint(const QuantizeJob& job,
   std::map<std::string, std::string> metadata = job.metadata;
   metadata.emplace("format", "pt");  // some readers insist on it
   SafetensorsWriter writer(folder.path() / "model.safetensors", std::move(metadata));
-  for (const std::string& name : source.names()) {
-    const Tensor& tensor = *source.find(name);
-    const std::string module = name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : std::string();
-    const auto entry = plan.modules.find(module);
-    if (entry == plan.modules.end()) {
-      ++report.copied;
-      writer.add(name, tensor.type, tensor.shape, tensor.data);
-      continue;
-    }
+  const auto add_module = [&](const std::string& module, const Tensor& tensor) {
     if (tensor.type != TensorType::bf16 && tensor.type != TensorType::f32) {
       throw_error(ErrorKind::checkpoint, "{}: only BF16 and F32 can be quantized", describe(tensor));
     }
-    const QuantizationScheme scheme = entry->second;
+    const QuantizationScheme scheme = plan.modules.at(module);
     const auto produce = [&, module, scheme] {
       if (progress) progress({module, done, total});
       std::vector<float> storage;
-      QuantizedMatrix matrix = job.quantize(dense_matrix(tensor, storage), scheme);
+      DenseMatrix dense = dense_matrix(tensor, storage);
+      dense.name = module + std::string(kWeight);
+      QuantizedMatrix matrix = job.quantize(dense, scheme);
       report.quantized.push_back(module);
       ++done;
       source.release_pages();
@@ -220,6 +231,16 @@ QuantizeReport quantize_checkpoint(const QuantizeJob& job,
     } else {
       add_quantized_module(writer, module, scheme, tensor.shape[0], tensor.shape[1], produce);
     }
+  };
+  for (const std::string& name : source.names()) {
+    const Tensor& tensor = *source.find(name);
+    if (plan.modules.count(module_name(name)) != 0) {
+      add_module(module_name(name), tensor);
+      continue;
+    }
+    ++report.copied;
+    writer.add(name, tensor.type, tensor.shape, tensor.data);
+    if (name == plan.untied) add_module(kHeadModule, tensor);
   }
   report.bytes_out = writer.write();
   write_text_atomically(folder.path() / "config.json", config);

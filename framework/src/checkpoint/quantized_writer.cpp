@@ -7,7 +7,21 @@
 #include "facet/checkpoint/float_bits.h"
 
 namespace facet {
+
+using nlohmann::ordered_json;
+
 namespace {
+
+ordered_json parse_config_object(const std::string& text) {
+  ordered_json root;
+  try {
+    root = ordered_json::parse(text);
+  } catch (const ordered_json::parse_error& error) {
+    throw_error(ErrorKind::checkpoint, "config.json: not valid JSON at byte {}", error.byte);
+  }
+  if (!root.is_object()) throw_error(ErrorKind::checkpoint, "config.json: must be a JSON object");
+  return root;
+}
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return a / b + (a % b != 0 ? 1 : 0);
@@ -112,16 +126,17 @@ void add_quantized_module(SafetensorsWriter& writer, const std::string& name, co
   });
 }
 
+std::string with_own_head(const std::string& config_json) {
+  ordered_json root = parse_config_object(config_json);
+  root["tie_word_embeddings"] = false;
+  if (root.contains("text_config") && root["text_config"].is_object())
+    root["text_config"]["tie_word_embeddings"] = false;
+  return root.dump(2) + "\n";
+}
+
 std::string with_quantization_config(const std::string& config_json, const std::vector<QuantizationGroup>& groups,
                                      const std::vector<std::string>& ignore) {
-  using nlohmann::ordered_json;
-  ordered_json root;
-  try {
-    root = ordered_json::parse(config_json);
-  } catch (const ordered_json::parse_error& error) {
-    throw_error(ErrorKind::checkpoint, "config.json: not valid JSON at byte {}", error.byte);
-  }
-  if (!root.is_object()) throw_error(ErrorKind::checkpoint, "config.json: must be a JSON object");
+  ordered_json root = parse_config_object(config_json);
   if (root.contains("quantization_config") && !root["quantization_config"].is_null()) {
     throw_error(ErrorKind::checkpoint, "config.json: already has a quantization_config");
   }

@@ -10,6 +10,9 @@
 
 namespace facet {
 
+// The output head, where it is a module of its own.
+inline constexpr const char* kHeadModule = "lm_head";
+
 // How the weights of one module are stored.
 struct QuantizationScheme {
   int bits = 4;  // 4 or 8
@@ -48,6 +51,7 @@ struct GptqSettings {
   GptqZeros zeros = GptqZeros::minus_one;
   // Written by a program that subtracts the one from whole words, so that a zero code 0 borrows from its neighbour.
   bool whole_word_zeros = false;
+  bool packed_head = false;  // "lm_head": the output head is packed, too
   GptqModuleSettings base;
   struct Rule {
     std::string written;  // "-:.*down_proj"

@@ -48,15 +48,22 @@ void add_quantized_module(SafetensorsWriter& writer, const std::string& module, 
 // Throws Error(checkpoint) when it is not a JSON object or already has one.
 std::string with_quantization_config(const std::string& config_json, const std::vector<QuantizationGroup>& groups,
                                      const std::vector<std::string>& ignore);
+// `config_json` with "tie_word_embeddings" false, at the top and, where there is one, in "text_config": the files hold
+// an output head of their own. Throws Error(checkpoint) when it is not a JSON object.
+std::string with_own_head(const std::string& config_json);
 
 enum class CheckpointFormat { compressed_tensors, gptq };
 
 struct QuantizeJob {
   std::filesystem::path in;
   std::filesystem::path out;                                       // must not exist
-  CheckpointFormat format = CheckpointFormat::compressed_tensors;  // gptq: 4 bits, no head; see gptq_writer.h
+  CheckpointFormat format = CheckpointFormat::compressed_tensors;  // gptq: 4 bits, no embedding; see gptq_writer.h
   QuantizationScheme linear;                                       // for every *_proj matrix of the text model's layers
-  std::optional<QuantizationScheme> head;       // for embed_tokens (embedding and output head); absent: stays as it is
+  // For the output head; absent: it stays as it is. A source with a tensor lm_head.weight gets it quantized. Otherwise
+  // the head is the embedding's table: with `own_head` the table stays for looking up and a quantized lm_head is
+  // written beside it, without `own_head` the table itself is quantized.
+  std::optional<QuantizationScheme> head;
+  bool own_head = false;
   std::vector<std::string> exclude;             // glob patterns of module names that stay as they are
   QuantizeMatrix quantize;                      // must not be empty
   std::map<std::string, std::string> metadata;  // into the file's __metadata__: method, versions
@@ -65,7 +72,8 @@ struct QuantizeJob {
   std::function<std::map<std::string, std::string>()> side_files;
 };
 
-// Modules (names without ".weight") that quantize_checkpoint would quantize, with their scheme. Throws
+// Modules (names without ".weight") that quantize_checkpoint would quantize, with their scheme; kHeadModule among them
+// when the head is or becomes one of its own, and the matrix passed to job.quantize then has that name. Throws
 // Error(checkpoint) when the source is quantized already or a pattern of `exclude` matches no module.
 std::map<std::string, QuantizationScheme> modules_to_quantize(const QuantizeJob& job, const Checkpoint& source);
 // `out` as a plain name: no trailing slash, no "/./". Throws what quantize_checkpoint throws when it cannot be created.

@@ -1,0 +1,50 @@
+// Where the heavy work of a quantization is done: on this processor, or on a GPU.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "facet/quantizer/gptq.h"
+
+namespace facet::quantizer {
+
+// The inputs of layers that read the same rows, and the layers quantized with them. For each batch of rows: rows() (and
+// originals()), fill it, add(). Then factor() once, then quantize() for each matrix. Not for use by several threads.
+class Calibration {
+ public:
+  struct Facts {
+    std::int64_t rows = 0;
+    std::int64_t dead_columns = 0;
+    double damping = 0;  // that was used
+    int failures = 0;    // factorisations that failed before it
+  };
+
+  virtual ~Calibration() = default;
+  virtual std::int64_t columns() const = 0;
+  // Where `count` rows [count, columns] go, without gaps; valid until the next call of add().
+  virtual float* rows(std::int64_t count) = 0;
+  // The same rows in the original model; only for an object that was begun with originals.
+  virtual float* originals(std::int64_t count) = 0;
+  // Adds the rows as Hessian::add does, with what it throws.
+  virtual void add() = 0;
+  // As GptqInput does, with what it throws.
+  virtual void factor() = 0;
+  virtual Facts facts() const = 0;
+  // As quantize_gptq does, with what it throws; in the format of `options`, which agree with those of begin() in
+  // everything else.
+  virtual GptqResult quantize(const Matrix& matrix, const GptqOptions& options) = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  // "cpu", or the name of the GPU.
+  virtual std::string description() const = 0;
+  virtual std::unique_ptr<Calibration> begin(std::int64_t columns, const GptqOptions& options, bool with_originals) = 0;
+};
+
+// Both must outlive the engine.
+std::unique_ptr<Engine> make_cpu_engine(const Blas& blas, const ParallelFor& parallel);
+
+}  // namespace facet::quantizer
