@@ -4,6 +4,7 @@
 #include <random>
 #include <set>
 
+#include "bench_profile.h"
 #include "common.h"
 #include "facet/base/log.h"
 #include "facet/measure/machine_limits.h"
@@ -21,6 +22,7 @@ struct BenchOptions {
   std::vector<std::int64_t> prompt_tokens = {128, 512}, generate = {64}, batch = {1, 4};
   std::int64_t repeat = 5;
   std::uint64_t seed = 1;
+  bool profile = false;
 };
 
 struct Shape {
@@ -89,8 +91,23 @@ class Bench {
     return samples;
   }
 
+  // Kernels of one more prefill and decode, by name.
+  Json profile(const Shape& shape) {
+    Samples ignored;
+    const std::vector<KernelTime> first = backend().trace([&] { prefill(shape, ignored); });
+    Json decode_profile = nullptr;
+    if (shape.generate > 1) {
+      const std::unique_ptr<Engine> engine = start_decode(shape);
+      const std::vector<KernelTime> kernels = backend().trace([&] { engine->run(); });
+      decode_profile = profile_json(kernels, engine->metrics().decode_steps);
+      check_finished(*engine);
+    }
+    return {{"prefill", profile_json(first, 1)}, {"decode", std::move(decode_profile)}};
+  }
+
   gemma4::Pipeline& pipeline() { return *pipeline_; }
-  bool on_cpu() const { return pipeline_->shared()->backend->device() == abi::Device::cpu; }
+  Backend& backend() const { return *pipeline_->shared()->backend; }
+  bool on_cpu() const { return backend().device() == abi::Device::cpu; }
 
  private:
   // Before anything is loaded.
@@ -98,6 +115,9 @@ class Bench {
     const std::int64_t room = pipeline_->plan().kv().max_sequence_tokens();
     const std::int64_t sequences = pipeline_->config().engine.max_sequences;
     Problems problems;
+    if (options_.profile && on_cpu())
+      problems.add(
+          "--profile traces kernels of a GPU, engine.device is cpu here; times by plugin are in 'facet run --json'");
     std::set<std::int64_t> named;
     for (const Shape& shape : shapes()) {
       if (shape.batch > sequences && named.insert(shape.batch).second)
@@ -142,15 +162,20 @@ class Bench {
     samples["prefill_tokens_per_second"].push_back(static_cast<double>(shape.batch * shape.prompt) / seconds);
   }
 
-  // From the moment at which every sequence has its first token.
-  void decode(const Shape& shape, Samples& samples) {
-    const auto engine = pipeline_->make_engine();
+  // At the moment at which every sequence has its first token.
+  std::unique_ptr<Engine> start_decode(const Shape& shape) {
+    auto engine = pipeline_->make_engine();
     std::set<std::uint64_t> started;
     engine->on_token = [&](std::uint64_t id, std::int32_t) { started.insert(id); };
     submit(*engine, shape, shape.generate);
     while (started.size() < static_cast<std::size_t>(shape.batch) && !engine->idle()) engine->step();
     engine->on_token = {};
     engine->reset_metrics();
+    return engine;
+  }
+
+  void decode(const Shape& shape, Samples& samples) {
+    const std::unique_ptr<Engine> engine = start_decode(shape);
     const std::int64_t begin = engine->now_us();
     engine->run();
     const double seconds = static_cast<double>(std::max<std::int64_t>(engine->now_us() - begin, 1)) / 1e6;
@@ -203,6 +228,19 @@ std::string spread_text(const Json& spread, int digits) {
                      spread["min"].get<double>(), digits, spread["max"].get<double>(), digits);
 }
 
+void print_decode(const Json& decode) {
+  fmt::print("  decode   {} tokens/s, {} ms a step\n", spread_text(decode["tokens_per_second"], 1),
+             spread_text(decode["ms_per_step"], 3));
+  if (!decode["outside_kernels"].is_null()) {
+    fmt::print("           {:.1f} % of a step outside linear and attention plugins\n",
+               100 * decode["outside_kernels"]["median"].get<double>());
+  }
+  fmt::print("           {:.2f} MB of weights a step: {:.2f} GB/s", decode["weight_bytes_per_step"].get<double>() / 1e6,
+             decode["gb_per_s"]["median"].get<double>());
+  const Json& share = decode["share_of_read_bandwidth"];
+  fmt::print("{}\n", share.is_null() ? "" : fmt::format(", {:.0f} % of the read bandwidth", 100 * share.get<double>()));
+}
+
 void print_bench(const Json& document) {
   const Json& limit = document["read_bandwidth"];
   if (!limit.is_null()) {
@@ -215,19 +253,10 @@ void print_bench(const Json& document) {
                run["prompt_tokens"].get<std::int64_t>(), run["generate"].get<std::int64_t>());
     fmt::print("  prefill  {} tokens/s, {} ms\n", spread_text(run["prefill"]["tokens_per_second"], 1),
                spread_text(run["prefill"]["ms"], 2));
-    const Json& decode = run["decode"];
-    if (decode.is_null()) continue;
-    fmt::print("  decode   {} tokens/s, {} ms a step\n", spread_text(decode["tokens_per_second"], 1),
-               spread_text(decode["ms_per_step"], 3));
-    if (!decode["outside_kernels"].is_null()) {
-      fmt::print("           {:.1f} % of a step outside linear and attention plugins\n",
-                 100 * decode["outside_kernels"]["median"].get<double>());
-    }
-    fmt::print("           {:.2f} MB of weights a step: {:.2f} GB/s",
-               decode["weight_bytes_per_step"].get<double>() / 1e6, decode["gb_per_s"]["median"].get<double>());
-    const Json& share = decode["share_of_read_bandwidth"];
-    fmt::print("{}\n",
-               share.is_null() ? "" : fmt::format(", {:.0f} % of the read bandwidth", 100 * share.get<double>()));
+    if (!run["decode"].is_null()) print_decode(run["decode"]);
+    if (!run.contains("profile")) continue;
+    print_profile("prefill", run["profile"]["prefill"]);
+    print_profile("decode", run["profile"]["decode"]);
   }
 }
 
@@ -249,6 +278,7 @@ void bench(const BenchOptions& options, const GlobalOptions& global) {
       progress.update(i, shapes.size());
       document["runs"].push_back(shape_json(shapes[i], machine.measure(shapes[i]),
                                             weight_bytes(machine.pipeline().plan(), shapes[i].batch), bandwidth));
+      if (options.profile) document["runs"].back()["profile"] = machine.profile(shapes[i]);
     }
   }
   document["record"] = run_record(machine.pipeline());
@@ -285,6 +315,7 @@ void add_bench(CLI::App& app, GlobalOptions& global) {
   command->add_option("--seed", options->seed, "Seed of the token ids")
       ->transform(whole_number(0, UINT64_MAX))
       ->capture_default_str();
+  command->add_flag("--profile", options->profile, "Trace one more run of each: time by kernel (CUDA)");
   add_global_options(*command, global);
   command->callback([options, &global] {
     set_log_level(parse_log_level(global.log_level));

@@ -90,7 +90,7 @@ std::int64_t CalibrationForward::tokens(std::size_t sequence) const {
 
 void CalibrationForward::embed(std::size_t sequence, const abi::WeightView& table) {
   hidden_[sequence].resize(area(tokens(sequence), facts_.model.hidden));
-  backend_.embed(table, ids_[sequence].data(), tokens(sequence), facts_.model.embedding_scale,
+  backend_.embed(table, ids_[sequence].data(), nullptr, tokens(sequence), facts_.model.embedding_scale,
                  hidden_[sequence].data());
 }
 

@@ -120,7 +120,8 @@ void Gemma4Model::run_layers(const Observer& observer) {
   const StepArrays& step = plan_.step_arrays();
   current_ = 0;
   updated_ = false;
-  backend_.embed(table_.view, step.ids, tokens_, model.embedding_scale, hidden());
+  // Ids below 0 stand for the best tokens of the step before.
+  backend_.embed(table_.view, step.ids, at<std::int32_t>(layout.best), tokens_, model.embedding_scale, hidden());
   for (int kind = 0; kind < 2; ++kind) {
     const auto layer = std::find_if(model.layers.begin(), model.layers.end(),
                                     [&](const LayerConfig& l) { return l.sliding == (kind == 0); });
@@ -274,6 +275,18 @@ std::vector<std::int32_t> Gemma4Model::greedy(std::span<const std::int32_t> rows
   const auto* best =
       static_cast<const std::int32_t*>(backend_.read_back(at(layout.best), rows.size() * sizeof(std::int32_t)));
   return {best, best + rows.size()};
+}
+
+bool Gemma4Model::begin_greedy() {
+  if (!has_logits_) return false;
+  greedy_rows_ = tokens_;
+  backend_.begin_read_back(at(plan_.activations().best), static_cast<std::uint64_t>(tokens_) * sizeof(std::int32_t));
+  return true;
+}
+
+std::vector<std::int32_t> Gemma4Model::end_greedy() {
+  const auto* best = static_cast<const std::int32_t*>(backend_.end_read_back());
+  return {best, best + greedy_rows_};
 }
 
 std::vector<CallCounter*> Gemma4Model::counters() const {

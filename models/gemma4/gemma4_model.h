@@ -31,6 +31,8 @@ class Gemma4Model final : public Model {
   void forward(const StepInput& input) override;
   const float* logits(std::span<const std::int32_t> rows) override;
   std::vector<std::int32_t> greedy(std::span<const std::int32_t> rows) override;
+  bool begin_greedy() override;
+  std::vector<std::int32_t> end_greedy() override;
   std::vector<PluginUse> plugin_use() const override;
   std::int64_t kernel_nanoseconds() const override;
   // Equals MemoryPlan::weights_unpacked.
@@ -81,10 +83,11 @@ class Gemma4Model final : public Model {
   DeviceBuffer workspace_;
   std::vector<LayerWeights> layers_;
   const float* final_norm_ = nullptr;
-  std::int64_t tokens_ = 0;  // of the last forward, padding included
-  int current_ = 0;          // which of the two hidden states is the newest
-  bool updated_ = false;     // `update` still waits to be added to it
-  bool has_logits_ = false;  // the last forward computed the logits of all its rows
+  std::int64_t tokens_ = 0;       // of the last forward, padding included
+  int current_ = 0;               // which of the two hidden states is the newest
+  bool updated_ = false;          // `update` still waits to be added to it
+  bool has_logits_ = false;       // the last forward computed the logits of all its rows
+  std::int64_t greedy_rows_ = 0;  // that begin_greedy() asked for
   std::map<std::int64_t, std::vector<std::int64_t>> recorded_calls_;  // of a recorded step, by counter
 };
 

@@ -96,8 +96,10 @@ void Pipeline::load(const std::function<void(std::size_t, std::size_t)>& progres
 std::unique_ptr<Engine> Pipeline::make_engine() {
   const std::int64_t chunk =
       config_.engine.prefill_chunk > 0 ? config_.engine.prefill_chunk : config_.engine.max_step_tokens;
-  return std::make_unique<Engine>(*model_, scheduler_,
-                                  EngineLimits{config_.engine.max_sequences, config_.engine.max_step_tokens, chunk});
+  const bool run_ahead = shared_->backend->device() != abi::Device::cpu;
+  return std::make_unique<Engine>(
+      *model_, scheduler_,
+      EngineLimits{config_.engine.max_sequences, config_.engine.max_step_tokens, chunk, run_ahead});
 }
 
 std::vector<PluginUse> Pipeline::plugin_use() const {

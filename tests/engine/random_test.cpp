@@ -25,6 +25,7 @@ WorldOptions random_options(Random& random) {
   options.max_context = between(random, 24, 80);
   options.max_step_tokens = between(random, 1, 40);
   options.max_chunk = between(random, 1, 40);
+  options.run_ahead = random() % 2 == 0;
   if (random() % 2 == 0) options.scheduler_options["order"] = std::string("length");
   for (auto* values : {&options.sliding_options, &options.global_options}) {
     if ((values == &options.sliding_options ? options.sliding : options.global) != "paged") continue;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "facet/sampling/sampler.h"
 #include "facet/sdk/kv_rows.h"
@@ -93,6 +94,10 @@ void StubModel::forward(const StepInput& input) {
   const auto tokens = static_cast<std::size_t>(batch.token_count);
   hashes_.assign(tokens, 0);
   last_ids_.assign(input.ids, input.ids + tokens);
+  for (std::int32_t& id : last_ids_) {
+    if (id < 0) id = std::max(greedy_ids_.at(static_cast<std::size_t>(-1 - id)), 0);
+  }
+  decodes_ = batch.max_new_tokens == 1 && input.all_logits;
   chunks.emplace_back();
   for (std::int32_t s = 0; s < batch.sequence_count; ++s)
     chunks.back().push_back(batch.token_begin[s + 1] - batch.token_begin[s]);
@@ -100,7 +105,8 @@ void StubModel::forward(const StepInput& input) {
     const std::int32_t s = last_sequence_first ? batch.sequence_count - 1 - turn : turn;
     for (std::int32_t t = batch.token_begin[s]; t < batch.token_begin[s + 1]; ++t) {
       for (std::int32_t layer = 0; layer < 2; ++layer)
-        write_row(kv_.view(layer), s, batch.first_position[s] + t - batch.token_begin[s], input.ids[t]);
+        write_row(kv_.view(layer), s, batch.first_position[s] + t - batch.token_begin[s],
+                  last_ids_[static_cast<std::size_t>(t)]);
     }
     for (std::int32_t t = batch.token_begin[s]; t < batch.token_begin[s + 1]; ++t)
       hashes_[static_cast<std::size_t>(t)] = read_context(s, batch.first_position[s] + t - batch.token_begin[s]);
@@ -118,6 +124,15 @@ std::vector<std::int32_t> StubModel::greedy(std::span<const std::int32_t> rows) 
     best.push_back(most_probable({values + static_cast<std::int64_t>(i) * kStubVocabulary, kStubVocabulary}));
   }
   return best;
+}
+
+bool StubModel::begin_greedy() {
+  if (!decodes_) return false;
+  std::vector<std::int32_t> rows(hashes_.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  greedy_ids_ = greedy(rows);
+  if (after_greedy) after_greedy(greedy_ids_);
+  return true;
 }
 
 const float* StubModel::logits(std::span<const std::int32_t> rows) {

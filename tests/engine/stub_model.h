@@ -37,11 +37,15 @@ class StubModel final : public Model {
   void forward(const StepInput& input) override;
   const float* logits(std::span<const std::int32_t> rows) override;
   std::vector<std::int32_t> greedy(std::span<const std::int32_t> rows) override;
+  bool begin_greedy() override;
+  std::vector<std::int32_t> end_greedy() override { return greedy_ids_; }
   std::vector<PluginUse> plugin_use() const override { return {}; }
   std::int64_t kernel_nanoseconds() const override { return 0; }
 
   // Called at the start of forward(); may throw.
   std::function<void(const StepInput&)> before_forward;
+  // May change the ids that begin_greedy() chose.
+  std::function<void(Ids&)> after_greedy;
   // Sequences of a batch are computed one after the other, each with its writes before its reads.
   bool last_sequence_first = false;
 
@@ -63,6 +67,8 @@ class StubModel final : public Model {
   std::int64_t window_;
   std::vector<std::uint64_t> hashes_;  // of each token of the last forward
   Ids last_ids_;
+  bool decodes_ = false;  // the last forward was a decoding step that was asked for all logits
+  Ids greedy_ids_;        // since begin_greedy()
   std::vector<float> logits_;
 };
 

@@ -69,15 +69,17 @@ World::World(const WorldOptions& asked) : options(asked) {
   const LoadedPlugin& plugin = registry->load(abi::PluginKind::scheduler, options.scheduler, {});
   scheduler.plugin = registry->create<abi::Scheduler>(
       plugin, resolved(plugin, make_choice(options.scheduler, options.scheduler_options)));
-  engine = std::make_unique<Engine>(*model, scheduler,
-                                    EngineLimits{options.max_sequences, options.max_step_tokens, options.max_chunk});
+  engine = std::make_unique<Engine>(
+      *model, scheduler,
+      EngineLimits{options.max_sequences, options.max_step_tokens, options.max_chunk, options.run_ahead});
 }
 
 World::World(const WorldOptions& asked, FunctionScheduler& own) : options(asked) {
   build_model();
   scheduler.plugin = PluginInstance<abi::Scheduler>(&rogue_plugin(), &own);
-  engine = std::make_unique<Engine>(*model, scheduler,
-                                    EngineLimits{options.max_sequences, options.max_step_tokens, options.max_chunk});
+  engine = std::make_unique<Engine>(
+      *model, scheduler,
+      EngineLimits{options.max_sequences, options.max_step_tokens, options.max_chunk, options.run_ahead});
 }
 
 void World::build_model() {

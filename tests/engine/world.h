@@ -25,6 +25,7 @@ struct WorldOptions {
   std::int64_t max_context = 64;
   std::int64_t max_step_tokens = 64;
   std::int64_t max_chunk = 64;  // of a sequence in one step
+  bool run_ahead = false;
 };
 
 // A scheduler made of a function, for plans that no real one makes. It keeps the rules only if the function does.

@@ -41,6 +41,12 @@ class CpuBackend final : public Backend {
 
   void upload(void* device, const void* host, std::uint64_t bytes) override { std::memcpy(device, host, bytes); }
   const void* read_back(const void* device, std::uint64_t /*bytes*/) override { return device; }
+  // Everything before has ended; the memory may be written again before the second half.
+  void begin_read_back(const void* device, std::uint64_t bytes) override {
+    const auto* data = static_cast<const char*>(device);
+    read_back_.assign(data, data + bytes);
+  }
+  const void* end_read_back() override { return read_back_.data(); }
   PlacedWeight place(const abi::WeightView& weight, const char* /*tag*/) override { return {weight, {}}; }
   std::uint64_t placed_bytes(std::uint64_t /*values*/, std::uint64_t /*side*/) const override { return 0; }
   std::int64_t recorded_rows(std::int64_t rows, std::int64_t /*limit*/) const override { return rows; }
@@ -48,13 +54,18 @@ class CpuBackend final : public Backend {
     launch();
     return true;
   }
+  std::vector<KernelTime> trace(const std::function<void()>& /*work*/) override {
+    throw_error(ErrorKind::run,
+                "the CPU has no trace of kernels; the share of time outside plugins is in the output of 'facet bench', "
+                "times by plugin in the record of 'facet run --json'");
+  }
 
-  void embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
-             float* out) override {
+  void embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous, std::int64_t tokens,
+             float scale, float* out) override {
     const std::int64_t width = table.in_features;
     for_rows(tokens, width, [&](std::int64_t t) {
       float* row = out + t * width;
-      dequantize_row(table, ids[t], row);
+      dequantize_row(table, ids[t] < 0 ? std::max(previous[-1 - ids[t]], 0) : ids[t], row);
       for (std::int64_t i = 0; i < width; ++i) row[i] *= scale;
     });
   }
@@ -186,6 +197,7 @@ class CpuBackend final : public Backend {
 
   HostServices& services_;
   sdk::Host host_;
+  std::vector<char> read_back_;  // between begin_read_back() and end_read_back()
 };
 
 }  // namespace

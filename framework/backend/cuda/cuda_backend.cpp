@@ -101,6 +101,17 @@ class CudaBackend final : public Backend {
     return host;
   }
 
+  void begin_read_back(const void* device, std::uint64_t bytes) override {
+    SinkText text;
+    check(device_->begin_read_back(device, bytes, text.sink()), "queueing a copy from the device", text);
+  }
+  const void* end_read_back() override {
+    SinkText text;
+    const void* host = nullptr;
+    check(device_->end_read_back(&host, text.sink()), "copying from the device", text);
+    return host;
+  }
+
   PlacedWeight place(const abi::WeightView& weight, const char* tag) override {
     const auto rows = static_cast<std::uint64_t>(weight.out_features);
     const std::uint64_t groups =
@@ -135,10 +146,27 @@ class CudaBackend final : public Backend {
     return fresh;
   }
 
-  void embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
-             float* out) override {
+  std::vector<KernelTime> trace(const std::function<void()>& work) override {
     SinkText text;
-    check(device_->embed(table, ids, tokens, scale, out, text.sink()), "embed", text);
+    check(device_->begin_trace(text.sink()), "beginning a trace", text);
+    std::vector<KernelTime> kernels;
+    const auto note = [](void* context, const char* name, std::uint64_t start_ns, std::uint64_t end_ns) {
+      static_cast<std::vector<KernelTime>*>(context)->push_back({name, start_ns, end_ns});
+    };
+    try {
+      work();
+    } catch (...) {
+      device_->end_trace(note, &kernels, text.sink());
+      throw;
+    }
+    check(device_->end_trace(note, &kernels, text.sink()), "ending a trace", text);
+    return kernels;
+  }
+
+  void embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous, std::int64_t tokens,
+             float scale, float* out) override {
+    SinkText text;
+    check(device_->embed(table, ids, previous, tokens, scale, out, text.sink()), "embed", text);
   }
   void rotary(const std::int32_t* positions, std::int64_t tokens, const float* inverse_frequency,
               const RotaryAngles& angles) override {

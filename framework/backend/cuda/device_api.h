@@ -8,14 +8,16 @@
 namespace facet::cuda {
 
 // Raised with every change of this header or of the structs of backend.h that it passes on.
-inline constexpr std::uint32_t kDeviceApiVersion = 1;
-inline constexpr const char* kDeviceApiSymbol = "facet_cuda_device_v1";
+inline constexpr std::uint32_t kDeviceApiVersion = 2;
+inline constexpr const char* kDeviceApiSymbol = "facet_cuda_device_v2";
 
 struct DeviceFacts {
   char name[128];
   std::int32_t compute_major, compute_minor;
   std::uint64_t total_bytes, free_bytes;
 };
+
+using NoteKernel = void (*)(void* context, const char* name, std::uint64_t start_ns, std::uint64_t end_ns);
 
 // One device and one stream. Not for use by several threads at once. Everything but allocation and read_back() is
 // queued.
@@ -31,6 +33,9 @@ class DeviceApi {
   // Waits; *host is pinned memory that stays valid until the next call.
   virtual abi::Status read_back(const void* device, std::uint64_t bytes, const void** host,
                                 abi::TextSink error) noexcept = 0;
+  // The same in two halves with memory of its own; the second waits for what was queued before the first.
+  virtual abi::Status begin_read_back(const void* device, std::uint64_t bytes, abi::TextSink error) noexcept = 0;
+  virtual abi::Status end_read_back(const void** host, abi::TextSink error) noexcept = 0;
 
   // From begin_capture() to end_capture() launches are recorded instead of run. end_capture() gives null on failure.
   virtual abi::Status begin_capture(abi::TextSink error) noexcept = 0;
@@ -38,9 +43,13 @@ class DeviceApi {
   virtual abi::Status replay(void* graph, abi::TextSink error) noexcept = 0;
   virtual void destroy_graph(void* graph) noexcept = 0;
 
+  // Kernels between the two calls, in the order of their ends; end_trace() waits for the device.
+  virtual abi::Status begin_trace(abi::TextSink error) noexcept = 0;
+  virtual abi::Status end_trace(NoteKernel note, void* context, abi::TextSink error) noexcept = 0;
+
   // The operations of Backend.
-  virtual abi::Status embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
-                            float* out, abi::TextSink error) noexcept = 0;
+  virtual abi::Status embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous,
+                            std::int64_t tokens, float scale, float* out, abi::TextSink error) noexcept = 0;
   virtual abi::Status rotary(const std::int32_t* positions, std::int64_t tokens, const float* inverse_frequency,
                              const RotaryAngles& angles, abi::TextSink error) noexcept = 0;
   virtual abi::Status rms_norm(const float* in, const float* weight, float epsilon, std::int64_t tokens,

@@ -5,9 +5,9 @@
 #include <random>
 #include <thread>
 
+#include "engine_steps.h"
 #include "facet/base/log.h"
 #include "progress_watch.h"
-#include "sequence.h"
 #include "step_host.h"
 
 namespace facet {
@@ -118,6 +118,7 @@ void Engine::drop_cancelled() {
       const auto found =
           std::find_if(list->begin(), list->end(), [&](const auto& sequence) { return sequence->id() == id; });
       if (found == list->end()) continue;
+      if (flight_ != nullptr) forget(**found);
       finish(**found, FinishReason::cancelled);
       finished_.push_back(std::move((*found)->result));
       list->erase(found);
@@ -134,12 +135,27 @@ void Engine::admit_arrivals() {
 }
 
 bool Engine::step() {
-  drop_cancelled();
-  admit_arrivals();
-  if (live_.empty()) return false;
   const auto begin = std::chrono::steady_clock::now();
+  const auto elapsed_ns = [&] {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+  };
+  drop_cancelled();
+  const bool landed = flight_ != nullptr && !can_run_ahead();
+  if (landed) land_all();
+  admit_arrivals();
+  if (live_.empty()) {
+    metrics_.step_us += landed ? elapsed_ns() / 1000 : 0;
+    metrics_.decode_step_ns += landed ? elapsed_ns() : 0;
+    return landed;
+  }
+  if (flight_ != nullptr) assume_tokens();
   std::vector<Sequence*> scheduled;
-  plan_step(scheduled);
+  try {
+    plan_step(scheduled);
+  } catch (...) {
+    if (flight_ != nullptr) land_all();
+    throw;
+  }
   const bool all_decode =
       std::all_of(scheduled.begin(), scheduled.end(), [](const Sequence* sequence) { return sequence->decoding(); });
   for (const Sequence* sequence : scheduled) {
@@ -148,8 +164,7 @@ bool Engine::step() {
   const std::int64_t plugin_before = model_.kernel_nanoseconds();
   run_batch(scheduled);
   remove_finished();
-  const std::int64_t elapsed =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+  const std::int64_t elapsed = elapsed_ns();
   ++metrics_.steps;
   metrics_.step_us += elapsed / 1000;
   if (all_decode) {

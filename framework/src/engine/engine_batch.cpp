@@ -2,26 +2,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine_steps.h"
 #include "facet/base/log.h"
 #include "facet/engine/engine.h"
-#include "sequence.h"
 
 namespace facet {
-
-// One row of the batch whose logits somebody wants.
-struct WantedRow {
-  std::size_t sequence;  // index into the batch
-  std::int64_t offset;   // in the sequence's tokens of this step
-  bool greedy;           // only the most probable token counts
-};
-
-struct Engine::Batch {
-  std::vector<std::int32_t> ids, positions, sequence, token_begin, first_position;
-  std::vector<std::uint64_t> sequence_ids;
-  std::int64_t max_new_tokens = 0, max_rows = 0;
-  std::vector<WantedRow> wanted;
-  std::vector<std::int32_t> wanted_rows;  // row in the batch of each of them
-};
 
 Engine::Batch Engine::make_batch(const std::vector<Sequence*>& scheduled) const {
   Batch batch;
@@ -31,7 +16,7 @@ Engine::Batch Engine::make_batch(const std::vector<Sequence*>& scheduled) const 
     batch.sequence_ids.push_back(sequence.id());
     batch.first_position.push_back(static_cast<std::int32_t>(sequence.computed));
     for (std::int64_t i = 0; i < sequence.scheduled; ++i) {
-      batch.ids.push_back(sequence.tokens[static_cast<std::size_t>(sequence.computed + i)]);
+      batch.ids.push_back(id_for_model(sequence, static_cast<std::size_t>(sequence.computed + i)));
       batch.positions.push_back(static_cast<std::int32_t>(sequence.computed + i));
       batch.sequence.push_back(static_cast<std::int32_t>(index));
     }
@@ -74,19 +59,23 @@ void Engine::run_batch(const std::vector<Sequence*>& scheduled) {
   try {
     model_.kv().begin_step(batch.sequence_ids);
     model_.forward(input);
-    for (std::size_t index = 0; index < scheduled.size(); ++index) {
-      const Sequence& sequence = *scheduled[index];
-      model_.kv().commit(sequence.id(),
-                         {sequence.tokens.data() + sequence.computed, static_cast<std::size_t>(sequence.scheduled)});
+    // From here the tokens that went in are known. A sequence may have ended with one of them.
+    if (flight_ != nullptr) land();
+    for (const Sequence* sequence : scheduled) {
+      if (sequence->done) continue;
+      model_.kv().commit(sequence->id(),
+                         {sequence->tokens.data() + sequence->computed, static_cast<std::size_t>(sequence->scheduled)});
     }
     // Here every row of the step is held; sequences that finish below give theirs back.
     const KvManager::Bytes bytes = model_.kv().bytes();
     metrics_.peak_kv_reserved = std::max(metrics_.peak_kv_reserved, bytes.reserved);
     metrics_.peak_kv_used = std::max(metrics_.peak_kv_used, bytes.used);
-    read_logits(scheduled, batch);
+    if (!take_off(scheduled, batch)) read_logits(scheduled, batch);
   } catch (const Error& error) {
+    if (flight_ != nullptr) land();
     fail_batch(scheduled, error.full_text());
   } catch (const std::exception& error) {
+    if (flight_ != nullptr) land();
     fail_batch(scheduled, error.what());
   }
 }
@@ -129,7 +118,10 @@ bool Engine::take_greedy(const std::vector<Sequence*>& scheduled, std::span<cons
                          std::span<const std::int32_t> rows) {
   const std::vector<std::int32_t> best = model_.greedy(rows);
   if (std::any_of(best.begin(), best.end(), [](std::int32_t id) { return id < 0; })) return false;
-  for (std::size_t i = 0; i < wanted.size(); ++i) accept_token(*scheduled[wanted[i].sequence], best[i]);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    Sequence& sequence = *scheduled[wanted[i].sequence];
+    if (!sequence.done) accept_token(sequence, best[i]);
+  }
   return true;
 }
 

@@ -11,6 +11,8 @@
 
 namespace facet {
 
+inline constexpr std::int32_t kUnknownToken = -1;
+
 struct Engine::Sequence {
   Sequence(std::uint64_t id, Request asked, std::uint64_t seed)
       : request(std::move(asked)), sampler(request.sampling, seed) {
@@ -22,7 +24,7 @@ struct Engine::Sequence {
 
   std::uint64_t id() const { return result.id; }
   std::int64_t prompt_tokens() const { return static_cast<std::int64_t>(result.prompt.size()); }
-  std::int64_t generated() const { return static_cast<std::int64_t>(result.ids.size()); }
+  std::int64_t generated() const { return static_cast<std::int64_t>(result.ids.size()) + (ahead ? 1 : 0); }
   std::int64_t pending() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
   // Rows it will hold at most: its last token stores none.
   std::int64_t rows_needed() const {
@@ -36,6 +38,7 @@ struct Engine::Sequence {
   Sampler sampler;
   RequestResult result;
   std::vector<std::int32_t> tokens;  // prompt and generated
+  bool ahead = false;                // the last of them is chosen but not known: kUnknownToken
   std::int64_t computed = 0;         // rows in the cache
   std::int64_t scored = 0;           // predictions already in result.nll, so a recomputation does not repeat them
   std::int64_t scheduled = 0;        // tokens of the current step

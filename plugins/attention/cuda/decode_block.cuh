@@ -42,13 +42,15 @@ class DecodeBlock : private DecodeMath<Shape> {
     }
   }
 
-  // False when no block of this cluster has any key. Waits for the predecessor.
+  // False when no block of this cluster has any key. Keys of earlier steps are asked for while the predecessor, which
+  // makes the queries and the step's own rows, still runs.
   __device__ bool run() {
-    wait_for_predecessor();
     let_successor_start();
-    if (!find_work()) return false;
+    if (!find_work()) {
+      wait_for_predecessor();
+      return false;
+    }
     const int tiles = (work_.high - work_.low + Shape::kKeys - 1) / Shape::kKeys;
-    if (warp_ == 0 && tiles > 0) load_queries();
     // Tables are read for all stages before anything waits for one of them.
     constexpr int kMost = kMostStages<Shape>;
     RowPlace places[kMost];
@@ -56,12 +58,13 @@ class DecodeBlock : private DecodeMath<Shape> {
     for (int stage = 0; stage < kMost; ++stage) {
       if (stage < stages_) places[stage] = place_of(team_ + stage * Shape::kTeams);
     }
-#pragma unroll
-    for (int stage = 0; stage < kMost; ++stage) {
-      if (stage >= stages_) break;
-      if (team_ + stage * Shape::kTeams < tiles) load(team_ + stage * Shape::kTeams, stage, places[stage]);
-      if constexpr (!Shape::kWholeRows) commit_copies();
-    }
+    // Tiles are committed in their order: with the first that needs the predecessor the early part is over.
+    int early = 0;
+    while (early < stages_ && is_old(team_ + early * Shape::kTeams)) ++early;
+    fill_ring(places, 0, early, tiles);
+    wait_for_predecessor();
+    if (warp_ == 0 && tiles > 0) load_queries();
+    fill_ring(places, early, stages_, tiles);
     if (tiles > 0) barrier_wait(queries_ready_, 0);
     int stage = 0;
     std::uint32_t parity = 0;
@@ -158,6 +161,7 @@ class DecodeBlock : private DecodeMath<Shape> {
     work_.token_begin = p_.token_begin[work_.sequence];
     const int tokens = p_.token_begin[work_.sequence + 1] - work_.token_begin;
     const int first = p_.first_position[work_.sequence];
+    work_.first_position = first;
     work_.only_block = p_.kv.single_block != 0 ? p_.kv.table[work_.sequence * p_.kv.table_stride] : 0;
     work_.rows = tokens * p_.group;
     if (work_.rows == 0 || work_.rows > p_.decode_rows) return false;
@@ -174,6 +178,19 @@ class DecodeBlock : private DecodeMath<Shape> {
       if (row < work_.rows) query_position_[half] = first + row_token(p_, row);
     }
     return true;
+  }
+  // Whether earlier steps wrote all rows of a tile, those past the end of the share left out.
+  __device__ bool is_old(int tile) const {
+    return min(work_.low + (tile + 1) * Shape::kKeys, work_.high) <= work_.first_position;
+  }
+  // The first tile of each stage.
+  __device__ void fill_ring(const RowPlace (&places)[kMostStages<Shape>], int first, int last, int tiles) const {
+#pragma unroll
+    for (int stage = 0; stage < kMostStages<Shape>; ++stage) {
+      if (stage < first || stage >= last) continue;
+      if (team_ + stage * Shape::kTeams < tiles) load(team_ + stage * Shape::kTeams, stage, places[stage]);
+      if constexpr (!Shape::kWholeRows) commit_copies();
+    }
   }
   __device__ void wait_for_tile(int stage, std::uint32_t parity, bool last) const {
     if constexpr (Shape::kWholeRows) {

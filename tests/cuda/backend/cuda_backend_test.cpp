@@ -158,7 +158,8 @@ TEST_F(CudaBackendTest, GateGatherSoftCapAndEmbedding) {
 
 TEST_F(CudaBackendTest, EmbedsEveryWeightFormat) {
   const std::int64_t rows = 37, width = 200, group = 64, groups = 4;
-  const std::vector<std::int32_t> ids = {36, 0, 17, 17};
+  // The last two are those of the step before; where that had none, row 0 is as good as any.
+  const std::vector<std::int32_t> ids = {36, 17, -1, -2}, previous = {17, -1};
   std::vector<std::uint16_t> bf16;
   for (const float value : numbers(static_cast<std::size_t>(rows * width))) bf16.push_back(sdk::float_to_bf16(value));
   std::vector<std::uint32_t> words(static_cast<std::size_t>(rows * width / 8));
@@ -178,9 +179,9 @@ TEST_F(CudaBackendTest, EmbedsEveryWeightFormat) {
   for (const abi::WeightView& view : views) {
     const PlacedWeight placed = gpu_->place(view, "weights");
     std::vector<float> right(ids.size() * static_cast<std::size_t>(width));
-    cpu_->embed(view, ids.data(), static_cast<std::int64_t>(ids.size()), 19.5f, right.data());
+    cpu_->embed(view, ids.data(), previous.data(), static_cast<std::int64_t>(ids.size()), 19.5f, right.data());
     auto* out = on_gpu(std::vector<float>(right.size(), kNan));
-    gpu_->embed(placed.view, on_gpu(ids), static_cast<std::int64_t>(ids.size()), 19.5f, out);
+    gpu_->embed(placed.view, on_gpu(ids), on_gpu(previous), static_cast<std::int64_t>(ids.size()), 19.5f, out);
     expect_near(back(out, right.size()), right, 1e-6, 0);
   }
 }

@@ -12,8 +12,8 @@ constexpr unsigned kPrepareWarps = 8;
 
 __global__ void rotary_kernel(const std::int32_t* positions, const float* inverse_frequency, std::int64_t live,
                               std::int64_t count, float* cosine, float* sine) {
-  wait_for_predecessor();
   let_successor_begin();
+  wait_for_predecessor();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= count) return;
   // The product is rounded to float first, as in the reference model.
@@ -146,14 +146,17 @@ struct PrepareParams {
 // A warp takes one head of one token: the queries' heads, then the keys', then the values'.
 template <int SLOTS>
 __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x) {
+  let_successor_begin();
   const int head = static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y);
-  if (head >= x.query_heads + 2 * x.kv_heads) return;
+  if (head >= x.query_heads + 2 * x.kv_heads) {
+    wait_for_predecessor();
+    return;
+  }
   const bool is_query = head < x.query_heads;
   const bool is_value = head >= x.query_heads + x.kv_heads;
   const int half = x.head_dim / 2;
   const Head<SLOTS> weight = load_weight<SLOTS>(is_query ? x.query_norm : is_value ? nullptr : x.key_norm, half);
   wait_for_predecessor();
-  let_successor_begin();
   // Everything that comes from memory is asked for before the first use.
   const std::int64_t token = blockIdx.x;
   const std::int32_t sequence = x.sequence[token];

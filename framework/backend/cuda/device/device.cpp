@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 
+#include "device/kernel_trace.h"
 #include "device/launch.h"
 #include "device_api.h"
 #include "facet/sdk/text.h"
@@ -55,6 +56,7 @@ class Device final : public DeviceApi {
   ~Device() {
     cudaStreamSynchronize(stream_);
     cudaEventDestroy(copied_);
+    cudaEventDestroy(arrived_);
     cudaFree(argmax_scratch_);
     cudaStreamDestroy(stream_);
   }
@@ -65,6 +67,7 @@ class Device final : public DeviceApi {
     cudaError_t error = cudaSetDevice(ordinal_);
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming);
+    if (error == cudaSuccess) error = cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming);
     if (error == cudaSuccess)
       error = cudaMalloc(&argmax_scratch_, sizeof(std::uint64_t) * kArgmaxBlocks * kMaxArgmaxRows);
     if (error == cudaSuccess) error = upload_.reserve(kUploadBytes);
@@ -147,6 +150,17 @@ class Device final : public DeviceApi {
     return status_of(error, sink);
   }
 
+  abi::Status begin_read_back(const void* device, std::uint64_t bytes, abi::TextSink sink) noexcept override {
+    cudaError_t error = later_.reserve(bytes);
+    if (error == cudaSuccess) error = cudaMemcpyAsync(later_.data(), device, bytes, cudaMemcpyDeviceToHost, stream_);
+    if (error == cudaSuccess) error = cudaEventRecord(arrived_, stream_);
+    return status_of(error, sink);
+  }
+  abi::Status end_read_back(const void** host, abi::TextSink sink) noexcept override {
+    *host = later_.data();
+    return status_of(cudaEventSynchronize(arrived_), sink);
+  }
+
   abi::Status begin_capture(abi::TextSink sink) noexcept override {
     return status_of(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), sink);
   }
@@ -166,9 +180,16 @@ class Device final : public DeviceApi {
   }
   void destroy_graph(void* graph) noexcept override { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
-  abi::Status embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale, float* out,
-                    abi::TextSink sink) noexcept override {
-    return status_of(launch_embed(table, ids, tokens, scale, out, stream_), sink);
+  abi::Status begin_trace(abi::TextSink sink) noexcept override { return begin_kernel_trace(sink); }
+  abi::Status end_trace(NoteKernel note, void* context, abi::TextSink sink) noexcept override {
+    const abi::Status waited = status_of(cudaStreamSynchronize(stream_), sink);
+    const abi::Status ended = end_kernel_trace(note, context, sink);
+    return waited != abi::Status::ok ? waited : ended;
+  }
+
+  abi::Status embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous,
+                    std::int64_t tokens, float scale, float* out, abi::TextSink sink) noexcept override {
+    return status_of(launch_embed(table, ids, previous, tokens, scale, out, stream_), sink);
   }
   abi::Status rotary(const std::int32_t* positions, std::int64_t tokens, const float* inverse_frequency,
                      const RotaryAngles& angles, abi::TextSink sink) noexcept override {
@@ -211,9 +232,9 @@ class Device final : public DeviceApi {
 
   std::int32_t ordinal_;
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t copied_ = nullptr;
+  cudaEvent_t copied_ = nullptr, arrived_ = nullptr;
   void* argmax_scratch_ = nullptr;
-  Pinned upload_, read_;
+  Pinned upload_, read_, later_;
   std::uint64_t upload_used_ = 0;
   std::map<void*, void*> shifted_;  // aligned address -> what cudaMalloc gave
 };
@@ -247,7 +268,7 @@ abi::Status make_device(std::uint32_t version, std::int32_t ordinal, DeviceApi**
 }  // namespace
 }  // namespace facet::cuda
 
-extern "C" __attribute__((visibility("default"))) facet::abi::Status facet_cuda_device_v1(
+extern "C" __attribute__((visibility("default"))) facet::abi::Status facet_cuda_device_v2(
     std::uint32_t version, std::int32_t ordinal, facet::cuda::DeviceApi** device, facet::abi::TextSink error) {
   try {
     return facet::cuda::make_device(version, ordinal, device, error);

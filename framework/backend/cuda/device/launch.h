@@ -19,8 +19,8 @@ cudaError_t launch_rotary(const std::int32_t* positions, std::int64_t tokens, co
                           const RotaryAngles& angles, cudaStream_t stream);
 cudaError_t launch_prepare_attention(const AttentionInput& input, cudaStream_t stream);
 
-cudaError_t launch_embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
-                         float* out, cudaStream_t stream);
+cudaError_t launch_embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous,
+                         std::int64_t tokens, float scale, float* out, cudaStream_t stream);
 cudaError_t launch_gather_rows(const float* in, const std::int32_t* rows, std::int64_t count, std::int64_t width,
                                float* out, cudaStream_t stream);
 cudaError_t launch_soft_cap(float* values, std::int64_t count, float cap, cudaStream_t stream);

@@ -29,6 +29,7 @@ __device__ float inverse_rms(float squares, int width, float epsilon) {
 template <int V, int SLOTS>
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(const __grid_constant__ NormParams x) {
   __shared__ float scratch[64];
+  let_successor_begin();
   const int vectors = x.width / V;
   const bool updates = x.update != nullptr;
   Floats<V> post[SLOTS], next[SLOTS];  // constant, so they may be read before the launch before this one has ended
@@ -40,7 +41,6 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(const __grid_constant
     if (x.next_norm != nullptr) next[slot] = load_floats<V>(x.next_norm, at);
   }
   wait_for_predecessor();
-  let_successor_begin();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * x.width;
   Floats<V> value[SLOTS], update[SLOTS];
   float squares = 0;
@@ -91,8 +91,8 @@ constexpr int kGateThreads = 256;
 
 template <int V>
 __global__ void gelu_gate_kernel(const __nv_bfloat16* gate_up, std::int64_t width, __nv_bfloat16* out) {
-  wait_for_predecessor();
   let_successor_begin();
+  wait_for_predecessor();
   const int at = static_cast<int>(blockIdx.y) * kGateThreads + static_cast<int>(threadIdx.x);
   if (at >= width / V) return;
   const std::int64_t row = blockIdx.x;

@@ -25,26 +25,27 @@ __device__ float weight_at(const abi::WeightView& table, std::int64_t row, std::
   return static_cast<float>(code - zero) * table.scales[group];
 }
 
-__global__ void embed_kernel(const __grid_constant__ abi::WeightView table, const std::int32_t* ids, float scale,
-                             std::int64_t groups, float* out) {
-  wait_for_predecessor();
+__global__ void embed_kernel(const __grid_constant__ abi::WeightView table, const std::int32_t* ids,
+                             const std::int32_t* previous, float scale, std::int64_t groups, float* out) {
   let_successor_begin();
+  wait_for_predecessor();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   if (i >= table.in_features) return;
   const std::int64_t token = blockIdx.x;
-  out[token * table.in_features + i] = weight_at(table, ids[token], i, groups) * scale;
+  const std::int32_t id = ids[token] < 0 ? max(previous[-1 - ids[token]], 0) : ids[token];
+  out[token * table.in_features + i] = weight_at(table, id, i, groups) * scale;
 }
 
 __global__ void gather_rows_kernel(const float* in, const std::int32_t* rows, std::int64_t width, float* out) {
-  wait_for_predecessor();
   let_successor_begin();
+  wait_for_predecessor();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   if (i < width) out[blockIdx.x * width + i] = in[rows[blockIdx.x] * width + i];
 }
 
 __global__ void soft_cap_kernel(float* values, std::int64_t count, float cap) {
-  wait_for_predecessor();
   let_successor_begin();
+  wait_for_predecessor();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < count) values[i] = cap * tanhf(values[i] / cap);
 }
@@ -75,8 +76,8 @@ __device__ Candidate block_max(Candidate value, Candidate* scratch) {
 
 __global__ void argmax_part_kernel(const float* logits, std::int64_t vocabulary, Candidate* parts) {
   __shared__ Candidate scratch[32];
-  wait_for_predecessor();
   let_successor_begin();
+  wait_for_predecessor();
   logits += blockIdx.y * vocabulary;
   Candidate best = 0;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < vocabulary;
@@ -90,8 +91,8 @@ __global__ void argmax_part_kernel(const float* logits, std::int64_t vocabulary,
 
 __global__ void argmax_kernel(const Candidate* parts, int count, std::int32_t* ids) {
   __shared__ Candidate scratch[32];
-  wait_for_predecessor();
   let_successor_begin();
+  wait_for_predecessor();
   Candidate best = static_cast<int>(threadIdx.x) < count ? parts[blockIdx.x * count + threadIdx.x] : 0;
   best = block_max(best, scratch);
   if (threadIdx.x == 0)
@@ -105,11 +106,11 @@ unsigned pieces(std::int64_t width) {
 
 }  // namespace
 
-cudaError_t launch_embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
-                         float* out, cudaStream_t stream) {
+cudaError_t launch_embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous,
+                         std::int64_t tokens, float scale, float* out, cudaStream_t stream) {
   const std::int64_t groups = table.group_size == 0 ? 0 : (table.in_features + table.group_size - 1) / table.group_size;
   return launch_dependent(embed_kernel, dim3(static_cast<unsigned>(tokens), pieces(table.in_features)), dim3(kThreads),
-                          0, stream, table, ids, scale, groups, out);
+                          0, stream, table, ids, previous, scale, groups, out);
 }
 
 cudaError_t launch_gather_rows(const float* in, const std::int32_t* rows, std::int64_t count, std::int64_t width,

@@ -98,6 +98,13 @@ struct PlacedWeight {
   std::vector<DeviceBuffer> copies;
 };
 
+// One kernel of a trace; nanoseconds of a clock that all kernels of the trace share.
+struct KernelTime {
+  std::string name;  // as the compiler mangled it
+  std::uint64_t start_ns = 0;
+  std::uint64_t end_ns = 0;
+};
+
 // "Activations" are of activation_type(), row-major [tokens, width]; the residual stream and logits are f32. Operations
 // are queued on the stream in call order; all pointers but those of upload() and download() are device memory.
 class Backend {
@@ -120,6 +127,9 @@ class Backend {
   virtual void upload(void* device, const void* host, std::uint64_t bytes) = 0;
   // The same bytes in host memory, after everything queued before; valid until the next read_back().
   virtual const void* read_back(const void* device, std::uint64_t bytes) = 0;
+  // The same in two halves, of which the second waits for what was queued before the first. One at a time.
+  virtual void begin_read_back(const void* device, std::uint64_t bytes) = 0;
+  virtual const void* end_read_back() = 0;
   virtual PlacedWeight place(const abi::WeightView& weight, const char* tag) = 0;
   // Bytes that place() allocates for a weight with so many bytes of values, and of scales and zero codes.
   virtual std::uint64_t placed_bytes(std::uint64_t values, std::uint64_t side) const = 0;
@@ -131,9 +141,14 @@ class Backend {
   // replayed.
   virtual bool run_recorded(std::int64_t key, const std::function<void()>& launch) = 0;
 
+  // Kernels that `work` runs on the device, in the order of their ends. Throws Error(run) where the device has no
+  // trace: the CPU, or CUDA without its profiling library. Tracing may slow the work down.
+  virtual std::vector<KernelTime> trace(const std::function<void()>& work) = 0;
+
   // out[t] = row ids[t] of the table * scale. Any weight format; ids are checked by the caller. Table from place().
-  virtual void embed(const abi::WeightView& table, const std::int32_t* ids, std::int64_t tokens, float scale,
-                     float* out) = 0;
+  // An id below 0 stands for previous[-1 - id], or for 0 where that is below 0; without one, previous may be null.
+  virtual void embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous,
+                     std::int64_t tokens, float scale, float* out) = 0;
   // cosine and sine of angles.live frequencies at each position, with fp32 products as the reference model has them.
   virtual void rotary(const std::int32_t* positions, std::int64_t tokens, const float* inverse_frequency,
                       const RotaryAngles& angles) = 0;

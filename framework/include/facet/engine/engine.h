@@ -21,6 +21,9 @@ struct EngineLimits {
   std::int64_t max_sequences = 1;
   std::int64_t max_step_tokens = 1;
   std::int64_t max_chunk = 1;  // tokens of one sequence in one step
+  // Plan and queue the next step before the tokens of the last one are read, where all of them are greedy: the device
+  // then never waits for the host. A sequence that ends with a stop id has one row computed in vain.
+  bool run_ahead = false;
 };
 
 struct EngineMetrics {
@@ -58,7 +61,8 @@ class Engine {
   std::uint64_t submit(Request request);
   // Ends a request at the next step; finished and unknown ids are ignored, so cancelling twice is harmless.
   void cancel(std::uint64_t id);
-  // One step. False when nothing is live now (requests of the future may be waiting: see idle).
+  // One step. False when nothing is live now (requests of the future may be waiting: see idle). With run_ahead the
+  // tokens of a step may come out of the next call.
   // Throws Error for faults of the scheduler, among them 1000 preemptions of one sequence during which no request
   // gained a row or a token or ended; faults while running a batch fail the requests of that batch and the engine goes
   // on.
@@ -84,6 +88,7 @@ class Engine {
   struct Sequence;
   struct StepHost;
   struct Batch;
+  struct Flight;
 
   void admit_arrivals();
   void drop_cancelled();
@@ -91,6 +96,14 @@ class Engine {
   void run_batch(const std::vector<Sequence*>& scheduled);
   void fail_batch(const std::vector<Sequence*>& scheduled, const std::string& text);
   Batch make_batch(const std::vector<Sequence*>& scheduled) const;
+  bool take_off(const std::vector<Sequence*>& scheduled, const Batch& batch);
+  bool can_run_ahead() const;
+  void assume_tokens();
+  std::int32_t id_for_model(const Sequence& sequence, std::size_t index) const;
+  void land();
+  void land_all();
+  void forget(const Sequence& sequence);
+  void land_token(Sequence& sequence, std::int32_t id);
   static void add_wanted(const Sequence& sequence, std::size_t index, Batch& batch);
   bool take_greedy(const std::vector<Sequence*>& scheduled, std::span<const WantedRow> wanted,
                    std::span<const std::int32_t> rows);
@@ -113,6 +126,7 @@ class Engine {
   struct CancelList;
   std::unique_ptr<CancelList> cancelled_;
   std::unique_ptr<ProgressWatch> progress_;
+  std::unique_ptr<Flight> flight_;
   EngineMetrics metrics_;
   std::chrono::steady_clock::time_point start_;
 };

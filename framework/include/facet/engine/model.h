@@ -13,7 +13,7 @@ namespace facet {
 
 // The new tokens of one step, side by side. Arrays live in host memory for the length of the call.
 struct StepInput {
-  const std::int32_t* ids = nullptr;        // [tokens]
+  const std::int32_t* ids = nullptr;        // [tokens]; below 0: see Model::begin_greedy()
   const std::int32_t* positions = nullptr;  // [tokens]
   const std::int32_t* sequence = nullptr;   // [tokens]: index into batch
   abi::BatchView batch{};
@@ -52,6 +52,11 @@ class Model {
   virtual const float* logits(std::span<const std::int32_t> rows) = 0;
   // The most probable id of each of those rows; -1 where its logits hold NaN or plus infinity, or nothing is possible.
   virtual std::vector<std::int32_t> greedy(std::span<const std::int32_t> rows) = 0;
+  // The same for all rows of the last forward(), without waiting for them: the next forward() may be queued before
+  // end_greedy() hands them out, and takes an id of -1 - row for the token of that row. False: the last forward() did
+  // not choose tokens, which it does only for decoding steps with all_logits.
+  virtual bool begin_greedy() = 0;
+  virtual std::vector<std::int32_t> end_greedy() = 0;
   virtual std::vector<PluginUse> plugin_use() const = 0;
   // Time inside linear and attention plugins so far; 0 on a device whose kernels run after the call.
   virtual std::int64_t kernel_nanoseconds() const = 0;
