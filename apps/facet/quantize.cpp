@@ -94,6 +94,8 @@ QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& j
   report["blas_share"] =
       static_cast<double>(bench.blas().nanoseconds()) / 1e9 / (seconds * static_cast<double>(bench.workers()));
   report["threads"] = bench.workers();
+  report["device"] = bench.engine().description();
+  if (const double device = bench.engine().blas_seconds(); device > 0) report["device_blas_seconds"] = device;
   add_layer_reports(bench, work, report);
   if (!evaluation.empty()) {
     report["evaluation"] =
@@ -236,6 +238,11 @@ void add_quantize(CLI::App& app, GlobalOptions& global) {
       ->capture_default_str();
   command->add_option("--evaluate", settings->evaluate,
                       "File with one JSON array of token ids a line: report NLL and KL against the source");
+  command
+      ->add_option("--device", settings->device,
+                   "Where Hessians are made and matrices quantized; auto: a GPU when one works, else the CPU")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
   command->add_option("--threads", settings->threads, "0: all")
       ->transform(whole_number(0, 4096))
       ->capture_default_str();

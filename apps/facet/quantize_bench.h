@@ -26,7 +26,7 @@ class Workbench {
   const quantizer::ParallelFor& parallel() const { return parallel_; }
   std::int64_t workers() const;
 
-  // What quantizes with calibration inputs.
+  // What quantizes with calibration inputs: the CPU or a GPU, as settings.device says.
   quantizer::Engine& engine() const { return *engine_; }
 
   std::string embedding() const { return facts.prefix + "embed_tokens"; }

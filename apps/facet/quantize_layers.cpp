@@ -260,6 +260,8 @@ QuantizedMatrix LayerLoop::quantize_module(const gemma4::StageModule& module, co
     result = inputs.quantize(quantizer_matrix(dense), gptq_options(bench_.settings, scheme));
   } catch (const quantizer::QuantizeError& error) {
     throw_error(ErrorKind::checkpoint, "{}", error.what());
+  } catch (const quantizer::EngineError& error) {
+    throw_error(ErrorKind::run, "{}: {}", module.name, error.what());
   }
   const quantizer::Calibration::Facts facts = inputs.facts();
   report = {{"name", module.name},

@@ -16,15 +16,16 @@ struct QuantizeSettings {
   std::string format = "compressed-tensors";  // compressed-tensors | gptq
   std::int64_t group = 128;
   bool asymmetric = false;
-  double damping = 0.05;
+  double damping = 0.01;
   int refinements = 3;
-  double correction = 0;
+  double correction = 0.5;
   std::string calibration;
   std::int64_t samples = 128, length = 2048;
   std::vector<std::string> exclude;
   std::string evaluate;
   bool resume = false, dry_run = false;
   std::int64_t threads = 0;
+  std::string device = "auto";  // auto | cpu | cuda
 
   bool gptq() const { return method == "gptq"; }
   // Layers are fed with calibration samples: GPTQ, and scales that are weighted by the inputs.

@@ -77,10 +77,7 @@ void quantize_block(const Job& job, std::int64_t first) {
 GptqResult quantize_gptq(const Matrix& matrix, const GptqInput& input, const GptqOptions& options, const Blas& blas,
                          const ParallelFor& parallel) {
   check_format(matrix, options.bits, options.group_size);
-  if (matrix.columns != input.columns()) {
-    throw QuantizeError("tensor '" + matrix.name + "': has " + std::to_string(matrix.columns) +
-                        " inputs, its calibration has " + std::to_string(input.columns()));
-  }
+  require_width(matrix, input.columns());
   const Cut cut(matrix.columns, options.bits, options.group_size);
   GptqResult result;
   result.quantized = empty_result(cut, matrix.rows, options.symmetric);

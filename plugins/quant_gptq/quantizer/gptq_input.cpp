@@ -14,17 +14,6 @@ constexpr double kLeastImportance = 1e-3;
 constexpr double kFirstDamping = 1e-6, kMostDamping = 1e6;
 constexpr std::int64_t kRows = 64;
 
-std::vector<std::int64_t> order_of(const std::vector<double>& diagonal, ColumnOrder order) {
-  std::vector<std::int64_t> columns(diagonal.size());
-  std::iota(columns.begin(), columns.end(), 0);
-  if (order == ColumnOrder::activation) {
-    std::stable_sort(columns.begin(), columns.end(), [&](std::int64_t a, std::int64_t b) {
-      return diagonal[static_cast<std::size_t>(a)] > diagonal[static_cast<std::size_t>(b)];
-    });
-  }
-  return columns;
-}
-
 // With R upper and H = R R^T the inverse is U^T U for U = R^-1. Turned by half a turn R is a lower Cholesky factor, so
 // one factorisation and one triangular inverse give U, and H is never inverted.
 bool factor(const Hessian& hessian, GptqInput::Parts& parts, const std::vector<double>& diagonal, const Blas& blas) {
@@ -43,19 +32,6 @@ bool factor(const Hessian& hessian, GptqInput::Parts& parts, const std::vector<d
       parts.upper[parts.index(i, j)] = static_cast<float>(matrix[parts.index(n - 1 - i, n - 1 - j)]);
   }
   return true;
-}
-
-void factor_with_damping(const Hessian& hessian, GptqInput::Parts& parts, const std::vector<double>& diagonal,
-                         double mean, const Blas& blas) {
-  while (!factor(hessian, parts, diagonal, blas)) {
-    ++parts.failures;
-    parts.damping = std::max(parts.damping * 10, mean * kFirstDamping);
-    if (!(parts.damping <= mean * kMostDamping)) {
-      throw QuantizeError("the Hessian of " + std::to_string(parts.columns) +
-                          " inputs cannot be factored with damping " + std::to_string(parts.damping) +
-                          ", a million times its mean diagonal");
-    }
-  }
 }
 
 // C (H + damping)^-1 = C U^T U, in the order of columns.
@@ -84,28 +60,58 @@ void correct(const Hessian& hessian, GptqInput::Parts& parts, const Blas& blas, 
 
 }  // namespace
 
+Diagonal::Diagonal(std::vector<double> diagonal, ColumnOrder column_order) : values(std::move(diagonal)) {
+  order.resize(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (column_order == ColumnOrder::activation) {
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+      return values[static_cast<std::size_t>(a)] > values[static_cast<std::size_t>(b)];
+    });
+  }
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  if (sum > 0) mean = sum / static_cast<double>(values.size());
+  for (double& element : values) {
+    importance.push_back(static_cast<float>(std::max(element, kLeastImportance * mean) / mean));
+    if (element > 0) continue;
+    ++dead;
+    element = mean;
+  }
+}
+
+Damped factor_with_damping(const Diagonal& diagonal, double share, const std::function<bool(double)>& attempt) {
+  Damped used{share * diagonal.mean, 0};
+  while (!attempt(used.damping)) {
+    ++used.failures;
+    used.damping = std::max(used.damping * 10, diagonal.mean * kFirstDamping);
+    if (!(used.damping <= diagonal.mean * kMostDamping)) {
+      throw QuantizeError("the Hessian of " + std::to_string(diagonal.values.size()) +
+                          " inputs cannot be factored with damping " + std::to_string(used.damping) +
+                          ", a million times its mean diagonal");
+    }
+  }
+  return used;
+}
+
 GptqInput::GptqInput(const Hessian& hessian, const GptqOptions& options, const Blas& blas, const ParallelFor& parallel)
     : parts_(std::make_unique<Parts>()) {
   Parts& parts = *parts_;
   const std::int64_t n = parts.columns = hessian.columns();
-  std::vector<double> diagonal(static_cast<std::size_t>(n));
-  for (std::int64_t i = 0; i < n; ++i) diagonal[static_cast<std::size_t>(i)] = hessian.at(i, i);
-  const double sum = std::accumulate(diagonal.begin(), diagonal.end(), 0.0);
-  const double mean = sum > 0 ? sum / static_cast<double>(n) : 1.0;
-  parts.order = order_of(diagonal, options.order);
-  for (double& element : diagonal) {
-    parts.importance.push_back(static_cast<float>(std::max(element, kLeastImportance * mean) / mean));
-    if (element > 0) continue;
-    ++parts.dead;
-    element = mean;
-  }
+  std::vector<double> values(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) values[static_cast<std::size_t>(i)] = hessian.at(i, i);
+  Diagonal diagonal(std::move(values), options.order);
+  parts.order = std::move(diagonal.order);
+  parts.importance = std::move(diagonal.importance);
+  parts.dead = diagonal.dead;
   parts.hessian.resize(static_cast<std::size_t>(n * n));
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t j = 0; j < n; ++j) parts.hessian[parts.index(i, j)] = static_cast<float>(hessian.at(i, j));
   }
   if (!options.feedback) return;
-  parts.damping = options.damping * mean;
-  factor_with_damping(hessian, parts, diagonal, mean, blas);
+  const Damped used = factor_with_damping(diagonal, options.damping, [&](double damping) {
+    parts.damping = damping;
+    return factor(hessian, parts, diagonal.values, blas);
+  });
+  parts.failures = used.failures;
   if (options.correction != 0 && hessian.has_original()) correct(hessian, parts, blas, parallel);
 }
 

@@ -2,11 +2,31 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "facet/quantizer/gptq.h"
 
 namespace facet::quantizer {
+
+// What follows from the diagonal of H alone.
+struct Diagonal {
+  Diagonal(std::vector<double> diagonal, ColumnOrder order);
+
+  std::vector<double> values;       // with the mean where a column is dead
+  std::vector<std::int64_t> order;  // position -> column
+  std::vector<float> importance;    // by column, relative to the mean and with a floor, for weighted searches
+  double mean = 1;
+  std::int64_t dead = 0;
+};
+
+struct Damped {
+  double damping;
+  int failures;
+};
+// Calls attempt(damping) with the wanted share of the mean, and with ten times as much after each failure. Throws
+// QuantizeError when a million times the mean fails.
+Damped factor_with_damping(const Diagonal& diagonal, double share, const std::function<bool(double damping)>& attempt);
 
 struct GptqInput::Parts {
   std::int64_t columns = 0;

@@ -37,6 +37,12 @@ void check_format(const Matrix& matrix, int bits, std::int64_t group_size) {
   }
 }
 
+void require_width(const Matrix& matrix, std::int64_t columns) {
+  if (matrix.columns == columns) return;
+  throw QuantizeError("tensor '" + matrix.name + "': has " + std::to_string(matrix.columns) +
+                      " inputs, its calibration has " + std::to_string(columns));
+}
+
 void refuse_value(const Matrix& matrix, std::int64_t row, std::int64_t column) {
   throw QuantizeError("tensor '" + matrix.name + "': value at [" + std::to_string(row) + ", " + std::to_string(column) +
                       "] is NaN or infinite");

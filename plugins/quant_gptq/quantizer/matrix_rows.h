@@ -24,6 +24,8 @@ struct Cut {
 
 // Throws QuantizeError for bits, group size or shape out of range.
 void check_format(const Matrix& matrix, int bits, std::int64_t group_size);
+// Throws QuantizeError when the matrix has another width than its calibration.
+void require_width(const Matrix& matrix, std::int64_t columns);
 [[noreturn]] void refuse_value(const Matrix& matrix, std::int64_t row, std::int64_t column);
 
 // Row as floats; returns the first column that is not finite, or -1.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "facet/quantizer/gptq.h"
@@ -36,15 +37,26 @@ class Calibration {
   virtual GptqResult quantize(const Matrix& matrix, const GptqOptions& options) = 0;
 };
 
+// A device that is missing or failed.
+class EngineError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
   // "cpu", or the name of the GPU.
   virtual std::string description() const = 0;
+  // Time inside matrix products and factorisations on a device of its own; 0 for the CPU, whose Blas counts.
+  virtual double blas_seconds() const { return 0; }
   virtual std::unique_ptr<Calibration> begin(std::int64_t columns, const GptqOptions& options, bool with_originals) = 0;
 };
 
 // Both must outlive the engine.
 std::unique_ptr<Engine> make_cpu_engine(const Blas& blas, const ParallelFor& parallel);
+// The GPU, through the library at `library`; groups of up to 128 inputs. Throws EngineError with the reason when there
+// is no such library, or no device that it can use.
+std::unique_ptr<Engine> make_cuda_engine(const std::string& library);
 
 }  // namespace facet::quantizer

@@ -32,7 +32,7 @@ struct GptqOptions {
   ScaleChoice scales = ScaleChoice::hessian;
   ColumnOrder order = ColumnOrder::activation;
   bool feedback = true;   // false: round to nearest, for the same report and weighted scales
-  double damping = 0.05;  // share of the mean diagonal element that is added to the diagonal
+  double damping = 0.01;  // share of the mean diagonal element that is added to the diagonal
   // Rounds of coordinate descent after the first pass: each code moves to where the layer's error is least given all
   // others, then each scale does. The error never rises. Groups must not be wider than kMostRefinedGroup.
   int refinements = 0;
