@@ -266,27 +266,38 @@ const float* Gemma4Model::logits(std::span<const std::int32_t> rows) {
       backend_.read_back(at(plan_.activations().logits), rows.size() * vocabulary * sizeof(float)));
 }
 
-std::vector<std::int32_t> Gemma4Model::greedy(std::span<const std::int32_t> rows) {
+void Gemma4Model::choose_rows(std::span<const RowSampling> how, bool have_best) {
   const ActivationLayout& layout = plan_.activations();
-  if (compute_logits(rows)) {
-    backend_.argmax(at<float>(layout.logits), static_cast<std::int64_t>(rows.size()), plan_.facts().model.vocabulary,
+  const auto rows = static_cast<std::int64_t>(how.size());
+  const std::int64_t vocabulary = plan_.facts().model.vocabulary;
+  const bool greedy = std::all_of(how.begin(), how.end(), [](const RowSampling& row) { return row.temperature == 0; });
+  if (!greedy) {
+    backend_.upload(at(layout.sampling), how.data(), how.size_bytes());
+    backend_.sample(at<float>(layout.logits), rows, vocabulary, at<RowSampling>(layout.sampling),
                     at<std::int32_t>(layout.best));
+  } else if (!have_best) {
+    backend_.argmax(at<float>(layout.logits), rows, vocabulary, at<std::int32_t>(layout.best));
   }
-  const auto* best =
-      static_cast<const std::int32_t*>(backend_.read_back(at(layout.best), rows.size() * sizeof(std::int32_t)));
-  return {best, best + rows.size()};
 }
 
-bool Gemma4Model::begin_greedy() {
+std::vector<std::int32_t> Gemma4Model::choose(std::span<const std::int32_t> rows, std::span<const RowSampling> how) {
+  choose_rows(how, !compute_logits(rows));
+  const auto* ids = static_cast<const std::int32_t*>(
+      backend_.read_back(at(plan_.activations().best), rows.size() * sizeof(std::int32_t)));
+  return {ids, ids + rows.size()};
+}
+
+bool Gemma4Model::begin_choice(std::span<const RowSampling> how) {
   if (!has_logits_) return false;
-  greedy_rows_ = tokens_;
-  backend_.begin_read_back(at(plan_.activations().best), static_cast<std::uint64_t>(tokens_) * sizeof(std::int32_t));
+  choose_rows(how, true);
+  chosen_rows_ = static_cast<std::int64_t>(how.size());
+  backend_.begin_read_back(at(plan_.activations().best), how.size() * sizeof(std::int32_t));
   return true;
 }
 
-std::vector<std::int32_t> Gemma4Model::end_greedy() {
-  const auto* best = static_cast<const std::int32_t*>(backend_.end_read_back());
-  return {best, best + greedy_rows_};
+std::vector<std::int32_t> Gemma4Model::end_choice() {
+  const auto* ids = static_cast<const std::int32_t*>(backend_.end_read_back());
+  return {ids, ids + chosen_rows_};
 }
 
 std::vector<CallCounter*> Gemma4Model::counters() const {

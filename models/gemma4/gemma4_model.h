@@ -30,9 +30,9 @@ class Gemma4Model final : public Model {
   KvManager& kv() override { return plan_.kv(); }
   void forward(const StepInput& input) override;
   const float* logits(std::span<const std::int32_t> rows) override;
-  std::vector<std::int32_t> greedy(std::span<const std::int32_t> rows) override;
-  bool begin_greedy() override;
-  std::vector<std::int32_t> end_greedy() override;
+  std::vector<std::int32_t> choose(std::span<const std::int32_t> rows, std::span<const RowSampling> how) override;
+  bool begin_choice(std::span<const RowSampling> how) override;
+  std::vector<std::int32_t> end_choice() override;
   std::vector<PluginUse> plugin_use() const override;
   std::int64_t kernel_nanoseconds() const override;
   // Equals MemoryPlan::weights_unpacked.
@@ -66,6 +66,8 @@ class Gemma4Model final : public Model {
   void soft_cap(std::int64_t count);
   // Puts the logits of `rows` in their place, unless the last decoding step left them there: then false.
   bool compute_logits(std::span<const std::int32_t> rows);
+  // Tokens of the rows whose logits are in place. The most probable ones may be there already.
+  void choose_rows(std::span<const RowSampling> how, bool have_best);
   // Counters of all plugins that a step calls.
   std::vector<CallCounter*> counters() const;
   template <typename T = void>
@@ -87,7 +89,7 @@ class Gemma4Model final : public Model {
   int current_ = 0;               // which of the two hidden states is the newest
   bool updated_ = false;          // `update` still waits to be added to it
   bool has_logits_ = false;       // the last forward computed the logits of all its rows
-  std::int64_t greedy_rows_ = 0;  // that begin_greedy() asked for
+  std::int64_t chosen_rows_ = 0;  // that begin_choice() asked for
   std::map<std::int64_t, std::vector<std::int64_t>> recorded_calls_;  // of a recorded step, by counter
 };
 

@@ -231,6 +231,7 @@ void ModelPlan::lay_out_activations() {
   layout.row_index = rows(logit_rows_, 1, sizeof(std::int32_t));
   layout.logits = rows(logit_rows_, model.vocabulary, kFloat);
   layout.best = rows(logit_rows_, 1, sizeof(std::int32_t));
+  layout.sampling = rows(logit_rows_, 1, sizeof(RowSampling));
   layout.step = arena.add(step_arrays_->bytes());
   layout.bytes = arena.bytes();
 }

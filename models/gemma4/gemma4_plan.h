@@ -40,6 +40,7 @@ struct ActivationLayout {
   std::uint64_t row_index = 0;  // [logit rows] i32: which rows of hidden
   std::uint64_t logits = 0;     // [logit rows, vocabulary] f32
   std::uint64_t best = 0;       // [logit rows] i32
+  std::uint64_t sampling = 0;   // [logit rows] RowSampling
   std::uint64_t step = 0;       // StepArrays
   std::uint64_t bytes = 0;
 };

@@ -93,7 +93,7 @@ TEST(RunAhead, AStepThatFailsKeepsTheTokensBeforeIt) {
 TEST(RunAhead, LogitsWithoutABestTokenEndTheirRequestAlone) {
   World world(ahead_options());
   const std::uint64_t bad = world.ask(some_ids(5, 9), 9), good = world.ask(some_ids(5, 10), 9);
-  world.model->after_greedy = [&](Ids& ids) {
+  world.model->after_choice = [&](Ids& ids) {
     if (world.model->forwards == 4) ids.front() = -1;
   };
   const auto results = world.finish();
@@ -104,15 +104,37 @@ TEST(RunAhead, LogitsWithoutABestTokenEndTheirRequestAlone) {
   EXPECT_TRUE(world.nothing_held());
 }
 
-TEST(RunAhead, SampledRequestsWaitForTheirLogits) {
+TEST(RunAhead, SampledTokensAreThoseOfOneStepAfterTheOther) {
+  std::vector<Ids> said;
+  for (const bool run_ahead : {false, true}) {
+    WorldOptions options;
+    options.run_ahead = run_ahead;
+    World world(options);
+    std::int64_t ahead = 0;
+    count_ahead(world, ahead);
+    Request request;
+    request.prompt = some_ids(5, 11);
+    request.max_tokens = 12;
+    request.sampling.temperature = 0.7;
+    request.sampling.top_p = 0.9;
+    request.sampling.seed = 3;
+    world.ask(some_ids(3, 12), 12);
+    const std::uint64_t id = world.engine->submit(std::move(request));
+    said.push_back(world.finish().at(id).ids);
+    EXPECT_EQ(ahead, run_ahead ? 10 : 0);
+  }
+  EXPECT_EQ(said[0], said[1]);
+  EXPECT_NE(said[0], greedy_continuation(some_ids(5, 11), 12, WorldOptions{}.window));
+}
+
+TEST(RunAhead, PenalisedRequestsWaitForTheirTokens) {
   World world(ahead_options());
   std::int64_t ahead = 0;
   count_ahead(world, ahead);
   Request request;
-  request.prompt = some_ids(5, 11);
+  request.prompt = some_ids(5, 13);
   request.max_tokens = 8;
-  request.sampling.temperature = 0.7f;
-  request.sampling.seed = 3;
+  request.sampling.repetition_penalty = 1.5;
   const std::uint64_t id = world.engine->submit(std::move(request));
   EXPECT_EQ(world.finish().at(id).ids.size(), 8u);
   EXPECT_EQ(ahead, 0);

@@ -95,7 +95,7 @@ void StubModel::forward(const StepInput& input) {
   hashes_.assign(tokens, 0);
   last_ids_.assign(input.ids, input.ids + tokens);
   for (std::int32_t& id : last_ids_) {
-    if (id < 0) id = std::max(greedy_ids_.at(static_cast<std::size_t>(-1 - id)), 0);
+    if (id < 0) id = std::max(chosen_.at(static_cast<std::size_t>(-1 - id)), 0);
   }
   decodes_ = batch.max_new_tokens == 1 && input.all_logits;
   chunks.emplace_back();
@@ -117,21 +117,21 @@ void StubModel::forward(const StepInput& input) {
   }
 }
 
-std::vector<std::int32_t> StubModel::greedy(std::span<const std::int32_t> rows) {
+std::vector<std::int32_t> StubModel::choose(std::span<const std::int32_t> rows, std::span<const RowSampling> how) {
   const float* values = logits(rows);
-  std::vector<std::int32_t> best;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    best.push_back(most_probable({values + static_cast<std::int64_t>(i) * kStubVocabulary, kStubVocabulary}));
-  }
-  return best;
+  std::vector<std::int32_t> ids;
+  TokenDraw draw;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    ids.push_back(draw.choose({values + static_cast<std::int64_t>(i) * kStubVocabulary, kStubVocabulary}, how[i]));
+  return ids;
 }
 
-bool StubModel::begin_greedy() {
+bool StubModel::begin_choice(std::span<const RowSampling> how) {
   if (!decodes_) return false;
   std::vector<std::int32_t> rows(hashes_.size());
   std::iota(rows.begin(), rows.end(), 0);
-  greedy_ids_ = greedy(rows);
-  if (after_greedy) after_greedy(greedy_ids_);
+  chosen_ = choose(rows, how);
+  if (after_choice) after_choice(chosen_);
   return true;
 }
 

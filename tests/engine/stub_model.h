@@ -36,16 +36,16 @@ class StubModel final : public Model {
   KvManager& kv() override { return kv_; }
   void forward(const StepInput& input) override;
   const float* logits(std::span<const std::int32_t> rows) override;
-  std::vector<std::int32_t> greedy(std::span<const std::int32_t> rows) override;
-  bool begin_greedy() override;
-  std::vector<std::int32_t> end_greedy() override { return greedy_ids_; }
+  std::vector<std::int32_t> choose(std::span<const std::int32_t> rows, std::span<const RowSampling> how) override;
+  bool begin_choice(std::span<const RowSampling> how) override;
+  std::vector<std::int32_t> end_choice() override { return chosen_; }
   std::vector<PluginUse> plugin_use() const override { return {}; }
   std::int64_t kernel_nanoseconds() const override { return 0; }
 
   // Called at the start of forward(); may throw.
   std::function<void(const StepInput&)> before_forward;
-  // May change the ids that begin_greedy() chose.
-  std::function<void(Ids&)> after_greedy;
+  // May change the ids that begin_choice() chose.
+  std::function<void(Ids&)> after_choice;
   // Sequences of a batch are computed one after the other, each with its writes before its reads.
   bool last_sequence_first = false;
 
@@ -68,7 +68,7 @@ class StubModel final : public Model {
   std::vector<std::uint64_t> hashes_;  // of each token of the last forward
   Ids last_ids_;
   bool decodes_ = false;  // the last forward was a decoding step that was asked for all logits
-  Ids greedy_ids_;        // since begin_greedy()
+  Ids chosen_;            // since begin_choice()
   std::vector<float> logits_;
 };
 

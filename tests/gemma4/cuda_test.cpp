@@ -136,9 +136,17 @@ TEST_F(Cuda, RunsRepeatAndCountTheirCalls) {
   std::vector<Request> requests;
   for (std::size_t i = 0; i < prompts.prompts.size(); ++i)
     requests.push_back(greedy_request(prompts.prompts[i], 5 + 9 * static_cast<std::int64_t>(i)));
+  // The same prompts, sampled with seeds of their own.
+  for (std::size_t i = 0; i < prompts.prompts.size(); ++i) {
+    requests.push_back(requests[i]);
+    requests.back().sampling.temperature = 0.8;
+    requests.back().sampling.top_p = 0.95;
+    requests.back().sampling.seed = i;
+  }
   const std::vector<RequestResult> first = run_together(*pipeline, requests);
   const std::vector<RequestResult> second = run_together(*pipeline, requests);
   for (std::size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].ids, second[i].ids) << "request " << i;
+  EXPECT_NE(first.back().ids, first[prompts.prompts.size() - 1].ids) << "a sampled request said the greedy ids";
   std::map<std::string, std::int64_t> calls;
   for (const PluginUse& use : pipeline->plugin_use()) calls[use.name] += use.calls;
   // Most steps decode: five kernel calls a layer or so, replayed ones included.

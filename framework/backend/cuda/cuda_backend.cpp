@@ -203,6 +203,11 @@ class CudaBackend final : public Backend {
     SinkText text;
     check(device_->argmax(logits, rows, vocabulary, ids, text.sink()), "argmax", text);
   }
+  void sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
+              std::int32_t* ids) override {
+    SinkText text;
+    check(device_->sample(logits, rows, vocabulary, how, ids, text.sink()), "sample", text);
+  }
 
  private:
   static void check(abi::Status status, const char* operation, const SinkText& text) {

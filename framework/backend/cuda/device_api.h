@@ -64,6 +64,9 @@ class DeviceApi {
   virtual abi::Status argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids,
                              abi::TextSink error) noexcept = 0;
 
+  virtual abi::Status sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
+                             std::int32_t* ids, abi::TextSink error) noexcept = 0;
+
   virtual void destroy() noexcept = 0;
 
  protected:

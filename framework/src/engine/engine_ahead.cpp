@@ -10,9 +10,9 @@ namespace facet {
 // Every row of the batch chooses a token of its own, and the model has chosen them.
 bool Engine::take_off(const std::vector<Sequence*>& scheduled, const Batch& batch) {
   if (!limits_.run_ahead || batch.wanted.size() != batch.ids.size()) return false;
-  if (!std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const WantedRow& row) { return row.greedy; }))
+  if (!std::all_of(batch.wanted.begin(), batch.wanted.end(), [](const WantedRow& row) { return row.chosen; }))
     return false;
-  if (!model_.begin_greedy()) return false;
+  if (!model_.begin_choice(sampling_of(scheduled, batch.wanted))) return false;
   flight_ = std::make_unique<Flight>();
   for (Sequence* sequence : scheduled) {
     if (!sequence->done) sequence->computed += sequence->scheduled;
@@ -60,7 +60,7 @@ void Engine::land() {
     if (sequence != nullptr) open.push_back(sequence);
   }
   try {
-    const std::vector<std::int32_t> ids = model_.end_greedy();
+    const std::vector<std::int32_t> ids = model_.end_choice();
     for (std::size_t row = 0; row < flight->sequences.size(); ++row) {
       if (flight->sequences[row] != nullptr) land_token(*flight->sequences[row], ids[row]);
     }

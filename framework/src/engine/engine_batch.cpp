@@ -36,8 +36,9 @@ void Engine::add_wanted(const Sequence& sequence, std::size_t index, Batch& batc
     const bool last = complete && offset + 1 == sequence.scheduled;
     const bool score = sequence.request.score && !last && sequence.computed + offset >= sequence.scored;
     if (!score && !(last && sequence.generated() < sequence.request.max_tokens)) continue;
-    const bool greedy = last && !forced && sampling.temperature == 0 && sampling.repetition_penalty == 1;
-    batch.wanted.push_back({index, offset, greedy});
+    // A penalty needs the tokens before, which the host has.
+    const bool chosen = last && !forced && sampling.repetition_penalty == 1;
+    batch.wanted.push_back({index, offset, chosen});
     batch.wanted_rows.push_back(batch.token_begin.back() + static_cast<std::int32_t>(offset));
   }
 }
@@ -88,15 +89,15 @@ void Engine::fail_batch(const std::vector<Sequence*>& scheduled, const std::stri
   }
 }
 
-// Wanted rows, handled in blocks the model can hold. Where only the best tokens count, no logits leave the device.
+// Wanted rows, handled in blocks the model can hold. Where only the tokens count, no logits leave the device.
 void Engine::read_logits(const std::vector<Sequence*>& scheduled, const Batch& batch) {
   const auto block = static_cast<std::size_t>(model_.max_logit_rows());
   for (std::size_t begin = 0; begin < batch.wanted.size(); begin += block) {
     const std::size_t count = std::min(block, batch.wanted.size() - begin);
     const std::span<const std::int32_t> rows(batch.wanted_rows.data() + begin, count);
     const std::span<const WantedRow> wanted(batch.wanted.data() + begin, count);
-    if (std::all_of(wanted.begin(), wanted.end(), [](const WantedRow& row) { return row.greedy; }) &&
-        take_greedy(scheduled, wanted, rows)) {
+    if (std::all_of(wanted.begin(), wanted.end(), [](const WantedRow& row) { return row.chosen; }) &&
+        take_chosen(scheduled, wanted, rows)) {
       continue;
     }
     const float* logits = model_.logits(rows);
@@ -113,14 +114,25 @@ void Engine::read_logits(const std::vector<Sequence*>& scheduled, const Batch& b
   }
 }
 
-// False, and nothing taken, when a row has no best token: the sampler then says why.
-bool Engine::take_greedy(const std::vector<Sequence*>& scheduled, std::span<const WantedRow> wanted,
+std::vector<RowSampling> Engine::sampling_of(const std::vector<Sequence*>& scheduled,
+                                             std::span<const WantedRow> wanted) {
+  std::vector<RowSampling> how;
+  how.reserve(wanted.size());
+  for (const WantedRow& row : wanted) {
+    const Sequence& sequence = *scheduled[row.sequence];
+    how.push_back(sequence.sampler.row(static_cast<std::uint64_t>(sequence.generated())));
+  }
+  return how;
+}
+
+// False, and nothing taken, when a row has no possible token: the sampler then says why.
+bool Engine::take_chosen(const std::vector<Sequence*>& scheduled, std::span<const WantedRow> wanted,
                          std::span<const std::int32_t> rows) {
-  const std::vector<std::int32_t> best = model_.greedy(rows);
-  if (std::any_of(best.begin(), best.end(), [](std::int32_t id) { return id < 0; })) return false;
+  const std::vector<std::int32_t> ids = model_.choose(rows, sampling_of(scheduled, wanted));
+  if (std::any_of(ids.begin(), ids.end(), [](std::int32_t id) { return id < 0; })) return false;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     Sequence& sequence = *scheduled[wanted[i].sequence];
-    if (!sequence.done) accept_token(sequence, best[i]);
+    if (!sequence.done) accept_token(sequence, ids[i]);
   }
   return true;
 }

@@ -10,7 +10,7 @@ namespace facet {
 struct WantedRow {
   std::size_t sequence;  // index into the batch
   std::int64_t offset;   // in the sequence's tokens of this step
-  bool greedy;           // only the most probable token counts
+  bool chosen;           // only its token counts, and the model can choose it
 };
 
 struct Engine::Batch {

@@ -225,6 +225,11 @@ class Device final : public DeviceApi {
     return status_of(launch_argmax(logits, rows, vocabulary, ids, argmax_scratch_, stream_), sink);
   }
 
+  abi::Status sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
+                     std::int32_t* ids, abi::TextSink sink) noexcept override {
+    return status_of(launch_sample(logits, rows, vocabulary, how, ids, stream_), sink);
+  }
+
   void destroy() noexcept override { delete this; }
 
  private:

@@ -31,21 +31,31 @@ __device__ inline float block_sum(float value, float* scratch) {
   return warp_sum(lane < warps ? scratch[lane] : 0.0f);
 }
 
-// Launches with the attribute that lets a kernel begin before its predecessor ends.
+// Launches with the attribute that lets a kernel begin before its predecessor ends, in clusters of so many blocks.
 template <typename... Params, typename... Args>
-cudaError_t launch_dependent(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
-                             Args... args) {
+cudaError_t launch_clusters(void (*kernel)(Params...), unsigned cluster, dim3 grid, dim3 block, std::size_t shared,
+                            cudaStream_t stream, Args... args) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster;
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+template <typename... Params, typename... Args>
+cudaError_t launch_dependent(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
+                             Args... args) {
+  return launch_clusters(kernel, 1, grid, block, shared, stream, args...);
 }
 
 }  // namespace facet::cuda

@@ -28,5 +28,8 @@ cudaError_t launch_soft_cap(float* values, std::int64_t count, float cap, cudaSt
 inline constexpr int kArgmaxBlocks = 64;
 cudaError_t launch_argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids,
                           void* scratch, cudaStream_t stream);
+// TokenDraw::choose() for every row; vocabularies of up to 819,200.
+cudaError_t launch_sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
+                          std::int32_t* ids, cudaStream_t stream);
 
 }  // namespace facet::cuda

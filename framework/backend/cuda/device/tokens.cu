@@ -1,4 +1,5 @@
 // The two ends of a step: embedding rows in; rows, soft cap and the best token out.
+#include "candidate.cuh"
 #include "device_math.cuh"
 #include "launch.h"
 
@@ -50,19 +51,6 @@ __global__ void soft_cap_kernel(float* values, std::int64_t count, float cap) {
   if (i < count) values[i] = cap * tanhf(values[i] / cap);
 }
 
-// A candidate as one word that orders as (logit, lowest id first): the float's bits made monotone, then the inverted
-// id. Zero is below every real candidate; kBad is above all.
-using Candidate = unsigned long long;
-constexpr Candidate kBad = ~0ull;
-
-__device__ Candidate candidate(float logit, std::uint32_t id) {
-  if (!(logit < INFINITY)) return kBad;  // NaN or plus infinity
-  if (logit == -INFINITY) return 0;
-  const std::uint32_t bits = __float_as_uint(logit == 0.0f ? 0.0f : logit);  // -0 and 0 are equal
-  const std::uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return static_cast<Candidate>(ordered) << 32 | (0xfffffffeu - id);
-}
-
 __device__ Candidate block_max(Candidate value, Candidate* scratch) {
   for (int offset = 16; offset > 0; offset /= 2) {
     const Candidate other = __shfl_xor_sync(0xffffffffu, value, offset);
@@ -95,9 +83,7 @@ __global__ void argmax_kernel(const Candidate* parts, int count, std::int32_t* i
   wait_for_predecessor();
   Candidate best = static_cast<int>(threadIdx.x) < count ? parts[blockIdx.x * count + threadIdx.x] : 0;
   best = block_max(best, scratch);
-  if (threadIdx.x == 0)
-    ids[blockIdx.x] =
-        best == kBad || best == 0 ? -1 : static_cast<std::int32_t>(0xfffffffeu - static_cast<std::uint32_t>(best));
+  if (threadIdx.x == 0) ids[blockIdx.x] = best == kBad || best == 0 ? -1 : id_of(best);
 }
 
 unsigned pieces(std::int64_t width) {

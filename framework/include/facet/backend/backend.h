@@ -11,6 +11,7 @@
 #include "facet/abi/kv_layout.h"
 #include "facet/abi/weight.h"
 #include "facet/memory/memory_plan.h"
+#include "facet/sampling/token_draw.h"
 
 namespace facet {
 
@@ -168,6 +169,9 @@ class Backend {
   // ids[r] = index of the largest of logits[r, :], the lowest among equals; -1 where a logit is NaN or plus infinity or
   // all are minus infinity.
   virtual void argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids) = 0;
+  // ids[r] = what TokenDraw::choose() takes of logits[r, :] by how[r], up to rounding.
+  virtual void sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
+                      std::int32_t* ids) = 0;
 };
 
 }  // namespace facet

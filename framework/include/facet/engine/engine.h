@@ -21,8 +21,8 @@ struct EngineLimits {
   std::int64_t max_sequences = 1;
   std::int64_t max_step_tokens = 1;
   std::int64_t max_chunk = 1;  // tokens of one sequence in one step
-  // Plan and queue the next step before the tokens of the last one are read, where all of them are greedy: the device
-  // then never waits for the host. A sequence that ends with a stop id has one row computed in vain.
+  // Plan and queue the next step before the tokens of the last one are read, where the model chooses all of them: the
+  // device then never waits for the host. A sequence that ends with a stop id has one row computed in vain.
   bool run_ahead = false;
 };
 
@@ -105,8 +105,10 @@ class Engine {
   void forget(const Sequence& sequence);
   void land_token(Sequence& sequence, std::int32_t id);
   static void add_wanted(const Sequence& sequence, std::size_t index, Batch& batch);
-  bool take_greedy(const std::vector<Sequence*>& scheduled, std::span<const WantedRow> wanted,
+  bool take_chosen(const std::vector<Sequence*>& scheduled, std::span<const WantedRow> wanted,
                    std::span<const std::int32_t> rows);
+  static std::vector<RowSampling> sampling_of(const std::vector<Sequence*>& scheduled,
+                                              std::span<const WantedRow> wanted);
   void read_logits(const std::vector<Sequence*>& scheduled, const Batch& batch);
   void take_row(Sequence& sequence, std::int64_t offset, const float* logits);
   void add_score(Sequence& sequence, std::int64_t position, std::span<const float> logits, std::int32_t token);

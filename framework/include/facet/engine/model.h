@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "facet/engine/kv_manager.h"
+#include "facet/sampling/token_draw.h"
 
 namespace facet {
 
 // The new tokens of one step, side by side. Arrays live in host memory for the length of the call.
 struct StepInput {
-  const std::int32_t* ids = nullptr;        // [tokens]; below 0: see Model::begin_greedy()
+  const std::int32_t* ids = nullptr;        // [tokens]; below 0: see Model::begin_choice()
   const std::int32_t* positions = nullptr;  // [tokens]
   const std::int32_t* sequence = nullptr;   // [tokens]: index into batch
   abi::BatchView batch{};
@@ -50,13 +51,14 @@ class Model {
   virtual void forward(const StepInput& input) = 0;
   // Logits [rows.size(), vocabulary] of tokens of the last forward(), valid until the next call. Host memory.
   virtual const float* logits(std::span<const std::int32_t> rows) = 0;
-  // The most probable id of each of those rows; -1 where its logits hold NaN or plus infinity, or nothing is possible.
-  virtual std::vector<std::int32_t> greedy(std::span<const std::int32_t> rows) = 0;
+  // The token of each of those rows, chosen as `how` says; -1 where its logits hold NaN or plus infinity, or nothing is
+  // possible.
+  virtual std::vector<std::int32_t> choose(std::span<const std::int32_t> rows, std::span<const RowSampling> how) = 0;
   // The same for all rows of the last forward(), without waiting for them: the next forward() may be queued before
-  // end_greedy() hands them out, and takes an id of -1 - row for the token of that row. False: the last forward() did
+  // end_choice() hands them out, and takes an id of -1 - row for the token of that row. False: the last forward() did
   // not choose tokens, which it does only for decoding steps with all_logits.
-  virtual bool begin_greedy() = 0;
-  virtual std::vector<std::int32_t> end_greedy() = 0;
+  virtual bool begin_choice(std::span<const RowSampling> how) = 0;
+  virtual std::vector<std::int32_t> end_choice() = 0;
   virtual std::vector<PluginUse> plugin_use() const = 0;
   // Time inside linear and attention plugins so far; 0 on a device whose kernels run after the call.
   virtual std::int64_t kernel_nanoseconds() const = 0;

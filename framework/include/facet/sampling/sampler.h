@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "facet/sampling/token_draw.h"
+
 namespace facet {
 
 struct SamplingParams {
@@ -59,27 +61,18 @@ class Sampler {
   Result sample(std::span<const float> logits, std::span<const std::int32_t> prompt,
                 std::span<const std::int32_t> generated);
 
+  // How output `index` is chosen. The repetition penalty, which needs the tokens before, is not in it.
+  RowSampling row(std::uint64_t index) const noexcept;
   std::uint64_t seed() const noexcept { return seed_; }
   const SamplingParams& params() const noexcept { return params_; }
 
  private:
-  struct Candidate {
-    std::int32_t id;
-    float logit;
-  };
-
   bool apply_penalty(std::span<const float> logits, std::span<const std::int32_t> tokens, std::string& error);
-  std::int32_t draw(std::span<const float> logits, float top, double uniform);
-  std::int32_t draw_filtered(std::span<const float> logits, float top, double uniform);
-  void keep_top_k(std::span<const float> logits);
-  void keep_top_p(float top);
-  float weight(float logit, float top) const;
 
   SamplingParams params_;
   std::uint64_t seed_;
   std::vector<float> penalised_;
-  std::vector<float> weights_;
-  std::vector<Candidate> candidates_;
+  TokenDraw draw_;
 };
 
 }  // namespace facet
