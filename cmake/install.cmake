@@ -46,6 +46,8 @@ facet_install_kept(
   configs/default.toml configs/docs-5m.toml configs/mixed-layers.toml configs/requests.jsonl
   configs/caches/int8.toml configs/caches/paged.toml configs/caches/ring.toml configs/caches/static.toml
   configs/cuda/docs-22m.toml configs/cuda/gemma4-12b-synthetic.toml
+  configs/lab/01-reference.toml configs/lab/02-batch.toml configs/lab/03-fused.toml configs/lab/04-rows.toml
+  configs/lab/05-ring.toml configs/lab/06-final.toml configs/lab/requests.jsonl
   configs/kernels/attention-reference.toml configs/kernels/dense.toml configs/kernels/dequant_gemm.toml
   configs/kernels/reference.toml configs/kernels/split-by-rows.toml configs/kernels/w4a16.toml configs/kernels/w4a8.toml
   configs/schedulers/continuous.toml configs/schedulers/static.toml)
