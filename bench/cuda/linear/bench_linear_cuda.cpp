@@ -213,12 +213,10 @@ void bench_many(Run& run) {
 
 void bench_chains(Run& run) {
   const CudaPlugin stream("w4a16_stream", run.options.stream);
-  bench_chain(run, stream, 1, true, true);
+  for (const std::int64_t rows : {1, 2, 4}) bench_chain(run, stream, rows, true, true);
   if (run.options.only.find("chain") == std::string::npos) return;
   bench_chain(run, stream, 1, true, false);
   bench_chain(run, stream, 1, false, true);
-  bench_chain(run, stream, 2, true, true);
-  bench_chain(run, stream, 4, true, true);
   for (const std::int64_t rows : {8, 16, 32, 64}) bench_chain(run, stream, rows, false, true);
 }
 

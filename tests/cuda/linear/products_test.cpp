@@ -31,8 +31,8 @@ const std::vector<Variant>& variants() {
 Rounding rounding_of(const std::string& plugin, std::int64_t rows) {
   if (plugin == "dense_cublas") return {};
   if (plugin != "w4a16_stream") return {.weight = 0x1p-8, .segment = 0};
-  // Fixed point with 21 bits for 1 and 2 rows, with 15 for up to 4.
-  return {.weight = 0, .segment = rows <= 2 ? 0x1p-21 : rows <= 4 ? 0x1p-15 : 0.0};
+  // Fixed point with 15 bits for up to 4 rows.
+  return {.weight = 0, .segment = rows <= 4 ? 0x1p-15 : 0.0};
 }
 
 template <std::size_t N>

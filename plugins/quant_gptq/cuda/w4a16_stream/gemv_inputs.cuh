@@ -1,82 +1,45 @@
-// Activations of gemv.cuh: read, normalised where that is fused, and cut into digits.
+// Activations of gemv.cuh: read, and normalised where that is fused.
 #pragma once
 
-#include "quant_gptq/cuda/w4a16_stream/gemv.cuh"
+#include "quant_gptq/cuda/w4a16_stream/gemv_digits.cuh"
 
 namespace facet::linear {
 
-// Quantizing goes in rounds: a warp takes four of its chunks at a time, eight lanes each, and lane s of the eight holds
-// inputs 16s..16s+15, one k16 step.
-inline constexpr int kGemvRoundChunks = 4;
-
-struct Lane16 {
-  int chunk;
-  int step;
-  __device__ __forceinline__ Lane16(int round, int warp, int lane)
-      : chunk(warp + (round * kGemvRoundChunks + lane / 8) * kGemvWarps), step(lane % 8) {}
-  __device__ __forceinline__ int first_input() const { return chunk * kChunkInputs + step * 16; }
-};
-
-// The lanes of a segment are neighbours, 8 / SEGMENTS of them.
-template <int SEGMENTS>
-__device__ __forceinline__ int segment_sum(int value) {
-#pragma unroll
-  for (int offset = 4 / SEGMENTS; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-  return value;
+// 16 bytes past the registers.
+__device__ __forceinline__ void copy16(std::uint32_t target, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
 }
-// The largest; NaN when there is one.
-__device__ __forceinline__ float larger(float a, float b) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
+__device__ __forceinline__ void copies_done() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
-template <int SEGMENTS>
-__device__ __forceinline__ float segment_max(float value) {
-#pragma unroll
-  for (int offset = 4 / SEGMENTS; offset > 0; offset /= 2) value = larger(value, __shfl_xor_sync(~0u, value, offset));
+__device__ __forceinline__ uint2 load_u64(const void* pointer) {
+  uint2 value;
+  asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(pointer) : "memory");
   return value;
 }
 
-// 16 bf16 of a row as they lie in memory, so that many loads can be in flight.
-struct Raw16 {
-  uint4 half[2];
-};
+template <int BYTES>
+__device__ __forceinline__ bool aligned_to(const void* pointer) {
+  return (reinterpret_cast<unsigned long long>(pointer) & (BYTES - 1)) == 0;
+}
 
-// `row` points to a row of bf16; `aligned` says that rows begin at multiples of 16 bytes.
-__device__ __forceinline__ Raw16 load_bf16(const __nv_bfloat16* row, int first, int inputs, bool aligned) {
-  Raw16 raw;
-  raw.half[0] = raw.half[1] = make_uint4(0, 0, 0, 0);
-  if (aligned && first + 16 <= inputs) {
-    raw.half[0] = load_u128(row + first);
-    raw.half[1] = load_u128(row + first + 8);
-  } else if (first < inputs) {
-    const auto* bits = reinterpret_cast<const volatile unsigned short*>(row);
-    std::uint32_t pair[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int k = first + 2 * i;
-      pair[i] = k < inputs ? bits[k] : 0u;
-      if (k + 1 < inputs) pair[i] |= static_cast<std::uint32_t>(bits[k + 1]) << 16;
-    }
-    raw.half[0] = make_uint4(pair[0], pair[1], pair[2], pair[3]);
-    raw.half[1] = make_uint4(pair[4], pair[5], pair[6], pair[7]);
-  }
-  return raw;
+__device__ __forceinline__ void to_float(const uint2& raw, float* v) {
+  v[0] = low_bf16(raw.x);
+  v[1] = high_bf16(raw.x);
+  v[2] = low_bf16(raw.y);
+  v[3] = high_bf16(raw.y);
 }
-__device__ __forceinline__ void to_float(const Raw16& raw, float (&v)[16]) {
-  const std::uint32_t pair[8] = {raw.half[0].x, raw.half[0].y, raw.half[0].z, raw.half[0].w,
-                                 raw.half[1].x, raw.half[1].y, raw.half[1].z, raw.half[1].w};
+
+// This lane's inputs of a row in a round, 0 past its end. `whole`: rows begin at multiples of 16 bytes and have a
+// multiple of 4 inputs. The other way is slow and short, so that it takes little of the instruction cache.
+__device__ __forceinline__ void load_f32(const float* row, const Round& at, int inputs, bool whole, float (&v)[16]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    v[2 * i] = low_bf16(pair[i]);
-    v[2 * i + 1] = high_bf16(pair[i]);
-  }
-}
-__device__ __forceinline__ void load_f32(const float* row, int first, int inputs, bool aligned, float (&v)[16]) {
-  if (aligned && first + 16 <= inputs) {
+  for (float& value : v) value = 0.0f;
+  if (whole) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint4 quad = load_u128(row + first + 4 * i);
+    for (int i = 0; i < kGemvRoundChunks; ++i) {
+      if (at.first_input(i) >= inputs) continue;
+      const uint4 quad = load_u128(row + at.first_input(i));
       v[4 * i] = __uint_as_float(quad.x);
       v[4 * i + 1] = __uint_as_float(quad.y);
       v[4 * i + 2] = __uint_as_float(quad.z);
@@ -84,99 +47,41 @@ __device__ __forceinline__ void load_f32(const float* row, int first, int inputs
     }
     return;
   }
+#pragma unroll 1
+  for (int k = 0; k < 4; ++k) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i)
-    v[i] = first + i < inputs ? *reinterpret_cast<const volatile float*>(row + first + i) : 0.0f;
+    for (int i = 0; i < kGemvRoundChunks; ++i) {
+      v[4 * i] = v[4 * i + 1];
+      v[4 * i + 1] = v[4 * i + 2];
+      v[4 * i + 2] = v[4 * i + 3];
+      v[4 * i + 3] = 0.0f;
+      const int at_input = at.first_input(i) + k;
+      if (at_input < inputs) v[4 * i + 3] = *static_cast<const volatile float*>(row + at_input);
+    }
+  }
 }
-__device__ __forceinline__ void store_f32(float* row, int first, int inputs, bool aligned, const float (&v)[16]) {
-  if (aligned && first + 16 <= inputs) {
+__device__ __forceinline__ void load_bf16(const __nv_bfloat16* row, const Round& at, int inputs, bool whole,
+                                          uint2 (&raw)[kGemvRoundChunks]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      *reinterpret_cast<float4*>(row + first + 4 * i) = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+  for (uint2& pairs : raw) pairs = make_uint2(0, 0);
+  if (whole) {
+#pragma unroll
+    for (int i = 0; i < kGemvRoundChunks; ++i) {
+      if (at.first_input(i) < inputs) raw[i] = load_u64(row + at.first_input(i));
+    }
     return;
   }
+#pragma unroll 1
+  for (int k = 0; k < 4; ++k) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    if (first + i < inputs) row[first + i] = v[i];
-  }
-}
-
-// Digits of 16 inputs of one row to shared memory, with what turns sums of a column into numbers. Called by all lanes.
-template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
-__device__ __forceinline__ void quantize16(const float (&v)[16], const Lane16& at, int chunks, int row,
-                                           std::uint32_t* digits, float4* columns) {
-  using Columns = GemvColumns<ROWS>;
-  constexpr int kDigits = Columns::kDigits;
-  float largest = fabsf(v[0]);
-#pragma unroll
-  for (int i = 1; i < 16; ++i) largest = larger(largest, fabsf(v[i]));
-  largest = segment_max<SEGMENTS>(largest);
-  // Exponent of the largest; that of the step is kBits - 1 below. NaN and infinity pass on as NaN.
-  constexpr unsigned kBits = kDigits == 3 ? 21 : 15;
-  const unsigned exponent = max((__float_as_uint(largest) & 0x7fffffffu) >> 23, kBits + 1);
-  const bool finite = exponent < 255;
-  const float scale = __uint_as_float((253 + kBits - exponent) << 23);
-  const float step = finite ? __uint_as_float((exponent - (kBits - 1)) << 23) : __uint_as_float(0x7fc00000u);
-  // Adding 0x8080 makes the two low digits unsigned with an offset of 128, which flipping their top bits takes away.
-  unsigned fixed[16];
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    float scaled = v[i] * scale;
-    if constexpr (kDigits == 2) scaled = fminf(scaled, 32639.0f);  // the largest with digits -128..127
-    fixed[i] = __float_as_uint(scaled + (kMagic + 32896.0f));
-  }
-  int sums[kDigits] = {};
-  std::uint32_t* target =
-      digits + at.chunk * gemv_chunk_words<ROWS>() + (at.step >> 2) * (Columns::kUsed * 16) + row * 16 + (at.step & 3);
-#pragma unroll
-  for (int t = 0; t < 4; ++t) {                                                 // inputs 2t, 2t+8, 2t+1, 2t+9
-    const unsigned even = __byte_perm(fixed[2 * t], fixed[2 * t + 8], 0x5140);  // low digits, then second digits
-    const unsigned odd = __byte_perm(fixed[2 * t + 1], fixed[2 * t + 9], 0x5140);
-    unsigned words[3] = {__byte_perm(even, odd, 0x5410) ^ 0x80808080u, __byte_perm(even, odd, 0x7632) ^ 0x80808080u,
-                         0u};
-    if constexpr (kDigits == 3)  // the third digit stands above 0x40 of the float's bits
-      words[2] = (__byte_perm(__byte_perm(fixed[2 * t], fixed[2 * t + 8], 0x0062),
-                              __byte_perm(fixed[2 * t + 1], fixed[2 * t + 9], 0x0062), 0x5410) +
-                  0x40404040u) ^
-                 0x80808080u;
-#pragma unroll
-    for (int digit = 0; digit < kDigits; ++digit) {
-      if (at.chunk < chunks) target[digit * (ROWS * 16) + t * 4] = words[digit];
-      sums[digit] = __dp4a(static_cast<int>(words[digit]), 0x01010101, sums[digit]);
+    for (int i = 0; i < kGemvRoundChunks; ++i) {
+      raw[i].x = __funnelshift_r(raw[i].x, raw[i].y, 16);
+      raw[i].y >>= 16;
+      const int at_input = at.first_input(i) + k;
+      if (at_input < inputs)
+        raw[i].y |= static_cast<std::uint32_t>(*reinterpret_cast<const volatile unsigned short*>(row + at_input)) << 16;
     }
   }
-#pragma unroll
-  for (int digit = 0; digit < kDigits; ++digit) sums[digit] = segment_sum<SEGMENTS>(sums[digit]);
-  if (at.step % (8 / SEGMENTS) != 0 || at.chunk >= chunks) return;
-  float4* column = columns + (at.chunk * SEGMENTS + at.step / (8 / SEGMENTS)) * Columns::kStored + row;
-  float value = step;
-#pragma unroll
-  for (int digit = 0; digit < kDigits; ++digit, value *= 256.0f) {
-    const float sum = static_cast<float>(sums[digit]);
-    float4 made = make_float4(value, -value * kMagic, value * sum, 0.0f);
-    if constexpr (!ASYMMETRIC) {
-      // Rows g carry codes, rows g+8 of int4 codes times 16; the means are 8 and 128.
-      made.y = -value * (kMagic + (BITS == 4 ? 8.0f : 128.0f) * sum);
-      made.z = -value * (kMagic + 128.0f * sum);
-    }
-    column[digit * ROWS] = made;
-  }
-}
-
-// Sum of squares over the row: the warp's part goes to `partial`, every warp reads all of them.
-__device__ __forceinline__ void put_square_sum(const float (&v)[16], float* partial, int warp, int lane) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) sum += v[i] * v[i];
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-  if (lane == 0) partial[warp] = sum;
-}
-__device__ __forceinline__ float inverse_norm(const float* partial, int inputs, float epsilon) {
-  float sum = 0.0f;
-#pragma unroll
-  for (int warp = 0; warp < kGemvWarps; ++warp) sum += partial[warp];
-  return rsqrtf(sum / static_cast<float>(inputs) + epsilon);
 }
 
 // Weights of the norms for this lane's inputs. They are constants like the packed weights, so a block reads them while
@@ -186,112 +91,195 @@ struct NormWeights {
   float next[16];
 };
 
-__device__ __forceinline__ bool aligned16(const void* pointer) {
-  return (reinterpret_cast<unsigned long long>(pointer) & 15) == 0;
-}
-
-__device__ __forceinline__ void load_norms(const StreamArgs& a, const Lane16& at, NormWeights& norms) {
+__device__ __forceinline__ void load_norms(const StreamArgs& a, const Round& at, NormWeights& norms) {
   const StreamResidual& residual = a.residual;
   const int inputs = static_cast<int>(a.shape.in_features);
-  load_f32(residual.next_norm, at.first_input(), inputs, aligned16(residual.next_norm), norms.next);
-  if (residual.update != nullptr)
-    load_f32(residual.post_norm, at.first_input(), inputs, aligned16(residual.post_norm), norms.post);
+  const bool whole = inputs % 4 == 0;
+  load_f32(residual.next_norm, at, inputs, whole && aligned_to<16>(residual.next_norm), norms.next);
+  load_f32(residual.post_norm, at, residual.update != nullptr ? inputs : 0, whole && aligned_to<16>(residual.post_norm),
+           norms.post);
 }
 
-// The fused residual norm: fills x with the normalised rows of this lane's inputs and writes this block's share of
-// hidden_out.
+__device__ __forceinline__ float sum_of_warps(const float* partial) {
+  const float4 a = *reinterpret_cast<const float4*>(partial);
+  const float4 b = *reinterpret_cast<const float4*>(partial + 4);
+  return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
+}
+
+// A lane's share of one row of the residual stream.
+struct ResidualRow {
+  uint2 update[kGemvRoundChunks];
+  float hidden[16];
+};
+
+__device__ __forceinline__ void load_residual(const StreamArgs& a, const Round& at, int row, ResidualRow& raw) {
+  const StreamResidual& residual = a.residual;
+  const int inputs = static_cast<int>(a.shape.in_features);
+  const int known = row < a.rows ? inputs : 0;
+  const long long offset = static_cast<long long>(row) * inputs;
+  const auto* update = static_cast<const __nv_bfloat16*>(residual.update) + offset;
+  const bool whole = inputs % 4 == 0;
+  load_f32(residual.hidden + offset, at, known, whole && aligned_to<16>(residual.hidden), raw.hidden);
+  load_bf16(update, at, residual.update != nullptr ? known : 0, whole && aligned_to<8>(residual.update), raw.update);
+}
+
+// The fused residual norm of one row: normalised values, and this block's share of the new residual stream.
 template <int ROWS>
-__device__ __forceinline__ void normalized_rows(const StreamArgs& a, const Lane16& at, int warp, int lane,
-                                                const NormWeights& norms, float* partial, float (&x)[ROWS][16]) {
+__device__ __forceinline__ void normalize_row(const StreamArgs& a, const GemvMemory& m, const Round& at, int warp,
+                                              int lane, const NormWeights& norms, ResidualRow& raw, int row, float per,
+                                              float (&x)[16]) {
   const StreamResidual& residual = a.residual;
   const int inputs = static_cast<int>(a.shape.in_features);
-  const int first = at.first_input();
   const bool updated = residual.update != nullptr;
-  const bool aligned_f32 = inputs % 4 == 0 && aligned16(residual.hidden) && aligned16(residual.hidden_out);
-  const bool aligned_bf16 = inputs % 8 == 0 && aligned16(residual.update);
-  Raw16 update[ROWS];
+  float* partial = m.squares + row * kGemvNormSums * kGemvWarps;
+  float u[16];
 #pragma unroll
-  for (int row = 0; row < ROWS; ++row) {
-    const long long offset = static_cast<long long>(row) * inputs;
-    const int known = row < a.rows ? inputs : 0;
-    if (updated)
-      update[row] = load_bf16(static_cast<const __nv_bfloat16*>(residual.update) + offset, first, known, aligned_bf16);
-    load_f32(residual.hidden + offset, first, known, aligned_f32, x[row]);
+  for (int i = 0; i < kGemvRoundChunks; ++i) to_float(raw.update[i], u + 4 * i);
+  // Sums of u u, h h, h v and v v, with v the update times its weight.
+  float sums[4] = {};
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const float v = u[i] * norms.post[i];
+    sums[0] = fmaf(u[i], u[i], sums[0]);
+    sums[1] = fmaf(raw.hidden[i], raw.hidden[i], sums[1]);
+    sums[2] = fmaf(raw.hidden[i], v, sums[2]);
+    sums[3] = fmaf(v, v, sums[3]);
   }
-  if (updated) {
-#pragma unroll
-    for (int row = 0; row < ROWS; ++row) {
-      float value[16];
-      to_float(update[row], value);
-      put_square_sum(value, partial + row * kGemvWarps, warp, lane);
-    }
-    named_sync(kGemvBarrier, kGemvConsumers);
-#pragma unroll
-    for (int row = 0; row < ROWS; ++row) {
-      const float inverse = inverse_norm(partial + row * kGemvWarps, inputs, residual.epsilon);
-      float value[16];
-      to_float(update[row], value);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) x[row][i] = (x[row][i] + value[i] * inverse * norms.post[i]) * residual.scale;
-    }
-  }
-  float* second = partial + ROWS * kGemvWarps;
-#pragma unroll
-  for (int row = 0; row < ROWS; ++row) put_square_sum(x[row], second + row * kGemvWarps, warp, lane);
+  const float sum = fold4<32>(sums, lane, Sum{});
+  if (lane % 8 == 0) partial[lane / 8 * kGemvWarps + warp] = sum;
   named_sync(kGemvBarrier, kGemvConsumers);
 #pragma unroll
-  for (int row = 0; row < ROWS; ++row) {
-    const float inverse = inverse_norm(second + row * kGemvWarps, inputs, residual.epsilon);
-    // Blocks share the work of writing the new residual stream.
-    if (residual.hidden_out != nullptr && row < a.rows && at.chunk % a.blocks == blockIdx.x)
-      store_f32(residual.hidden_out + static_cast<long long>(row) * inputs, first, inputs, aligned_f32, x[row]);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) x[row][i] *= inverse * norms.next[i];
+  for (int i = 0; i < kGemvRoundChunks; ++i) {  // unpacked again, as registers are scarce
+    asm volatile("" : "+r"(raw.update[i].x), "+r"(raw.update[i].y));
+    to_float(raw.update[i], u + 4 * i);
   }
+  const float scale = updated ? residual.scale : 1.0f;
+  const float first = updated ? rsqrtf(sum_of_warps(partial) * per + residual.epsilon) : 0.0f;
+  const float parts = fmaf(first * first, sum_of_warps(partial + 3 * kGemvWarps), sum_of_warps(partial + kGemvWarps));
+  float squares = fmaf(2.0f * first, sum_of_warps(partial + 2 * kGemvWarps), parts);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) x[i] = fmaf(u[i] * first, norms.post[i], raw.hidden[i]) * scale;
+  if (squares < 0x1p-6f * parts) {  // the update all but cancels the stream, and rounding is as large: sum what is left
+    float left = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) left = fmaf(x[i], x[i], left);
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) left += __shfl_xor_sync(~0u, left, offset);
+    if (lane == 0) partial[4 * kGemvWarps + warp] = left;
+    named_sync(kGemvBarrier, kGemvConsumers);
+    squares = sum_of_warps(partial + 4 * kGemvWarps);
+  } else {
+    squares *= scale * scale;
+  }
+  const float second = rsqrtf(squares * per + residual.epsilon);
+  // Blocks share the work of writing the new residual stream.
+  if (residual.hidden_out != nullptr && row < a.rows) {
+    float* out = residual.hidden_out + static_cast<long long>(row) * inputs;
+    const bool aligned = inputs % 4 == 0 && aligned_to<16>(out);
+#pragma unroll
+    for (int i = 0; i < kGemvRoundChunks; ++i) {
+      const int first = at.first_input(i);
+      int writer = at.chunk_of(i);
+      while (writer >= a.blocks) writer -= a.blocks;
+      if (writer != static_cast<int>(blockIdx.x)) continue;
+      if (aligned && first + 4 <= inputs) {
+        *reinterpret_cast<float4*>(out + first) = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+      } else {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (first + k < inputs) out[first + k] = x[4 * i + k];
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 16; ++i) x[i] *= second * norms.next[i];
 }
 
-// Digits of rounds [first, first + ROUNDS) of this warp, the loads of all of them in flight together.
-template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS, int ROUNDS>
-__device__ __forceinline__ void quantize_rounds(const StreamArgs& a, const GemvMemory& m, int warp, int lane, int first,
-                                                bool aligned) {
+// Items are rows of rounds: item % ROWS of round item / ROWS. The bf16 of a chunk's row wait for their turn where its
+// digits will be, 64 bytes in each column of each half: byte 8 lane of them.
+template <int ROWS>
+__device__ __forceinline__ unsigned char* waiting_place(const GemvMemory& m, int chunk, int row, int byte) {
+  std::uint32_t* column =
+      m.digits + (byte >> 7) * m.half + chunk * gemv_half_words<ROWS>() + (((byte >> 6) & 1) * ROWS + row) * 16;
+  return reinterpret_cast<unsigned char*>(column) + (byte & 63);
+}
+
+// Starts the loads of this warp's chunks of all rows; two chunks at a time, 16 lanes each.
+template <int ROWS>
+__device__ __forceinline__ void fetch_inputs(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
   const int inputs = static_cast<int>(a.shape.in_features);
   const auto* x = static_cast<const __nv_bfloat16*>(a.x);
-  Raw16 raw[ROUNDS][ROWS];
-#pragma unroll
-  for (int i = 0; i < ROUNDS; ++i) {
-#pragma unroll
-    for (int row = 0; row < ROWS; ++row)
-      raw[i][row] = load_bf16(x + row * a.x_stride, Lane16(first + i, warp, lane).first_input(),
-                              row < a.rows ? inputs : 0, aligned);
-  }
-#pragma unroll
-  for (int i = 0; i < ROUNDS; ++i) {
+  const bool aligned = aligned_to<16>(x) && a.x_stride % 8 == 0;
+#pragma unroll 1
+  for (int chunk = warp + lane / 16 * kGemvWarps; chunk < a.shape.chunks; chunk += 2 * kGemvWarps) {
+    const int first = chunk * kChunkInputs + lane % 16 * 8;
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
-      float v[16];
-      to_float(raw[i][row], v);
-      quantize16<BITS, SEGMENTS, ASYMMETRIC, ROWS>(v, Lane16(first + i, warp, lane), a.shape.chunks, row, m.digits,
-                                                   m.columns);
+      unsigned char* place = waiting_place<ROWS>(m, chunk, row, lane % 16 * 16);
+      const __nv_bfloat16* values = x + row * a.x_stride + first;
+      if (aligned && row < a.rows && first + 8 <= inputs) {
+        copy16(shared_address(place), values);
+      } else {
+#pragma unroll 1
+        for (int i = 0; i < 8; ++i)
+          reinterpret_cast<unsigned short*>(place)[i] =
+              row < a.rows && first + i < inputs ? *reinterpret_cast<const volatile unsigned short*>(values + i) : 0;
+      }
     }
+  }
+  __syncwarp();
+}
+
+template <int ROWS>
+__device__ __forceinline__ void take_inputs(const GemvMemory& m, const Round& at, int chunks, int row,
+                                            uint2 (&raw)[kGemvRoundChunks]) {
+#pragma unroll
+  for (int i = 0; i < kGemvRoundChunks; ++i) {
+    raw[i] = make_uint2(0, 0);
+    if (at.chunk_of(i) < chunks)
+      raw[i] = *reinterpret_cast<const uint2*>(waiting_place<ROWS>(m, at.chunk_of(i), row, at.lane * 8));
   }
 }
 
 // Digits of this warp's chunks of all rows.
-template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
-__device__ __forceinline__ void quantize_inputs(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
-  const bool aligned = aligned16(a.x) && a.x_stride % 8 == 0;
+template <int SEGMENTS, int ROWS>
+__device__ __forceinline__ void prepare_inputs(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
   constexpr int kRoundChunks = kGemvWarps * kGemvRoundChunks;
-  const int rounds = (a.shape.chunks + kRoundChunks - 1) / kRoundChunks;
-  constexpr int kBatch = 4 / ROWS;
-  int first = 0;
-  if constexpr (kBatch > 1) {
+  const int chunks = a.shape.chunks;
+  const int items = (chunks + kRoundChunks - 1) / kRoundChunks * ROWS;
+  wait_for_inputs();
+  fetch_inputs<ROWS>(a, m, warp, lane);
+  copies_done();
+  __syncwarp();
+  uint2 raw[kGemvRoundChunks];
+  take_inputs<ROWS>(m, Round(0, warp, lane), chunks, 0, raw);
 #pragma unroll 1
-    for (; first + 1 < rounds; first += kBatch)  // a round past the end does nothing
-      quantize_rounds<BITS, SEGMENTS, ASYMMETRIC, ROWS, kBatch>(a, m, warp, lane, first, aligned);
+  for (int item = 0; item < items; ++item) {
+    float v[16];
+#pragma unroll
+    for (int i = 0; i < kGemvRoundChunks; ++i) to_float(raw[i], v + 4 * i);
+    if (item + 1 < items) take_inputs<ROWS>(m, Round((item + 1) / ROWS, warp, lane), chunks, (item + 1) % ROWS, raw);
+    __syncwarp();  // all have read before digits go there
+    quantize_round<SEGMENTS, ROWS>(v, Round(item / ROWS, warp, lane), chunks, item % ROWS, m);
   }
+}
+
+template <int SEGMENTS, int ROWS>
+__device__ __forceinline__ void prepare_normalized(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
+  const Round at(0, warp, lane);
+  const float per = 1.0f / static_cast<float>(static_cast<int>(a.shape.in_features));
+  NormWeights norms;
+  load_norms(a, at, norms);
+  wait_for_inputs();
 #pragma unroll 1
-  for (; first < rounds; ++first)
-    quantize_rounds<BITS, SEGMENTS, ASYMMETRIC, ROWS, 1>(a, m, warp, lane, first, aligned);
+  for (int row = 0; row < ROWS; ++row) {
+    ResidualRow residual;
+    load_residual(a, at, row, residual);
+    float x[16];
+    normalize_row<ROWS>(a, m, at, warp, lane, norms, residual, row, per, x);
+    quantize_round<SEGMENTS, ROWS>(x, at, a.shape.chunks, row, m);
+  }
 }
 
 }  // namespace facet::linear

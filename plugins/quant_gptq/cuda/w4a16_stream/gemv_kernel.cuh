@@ -1,72 +1,30 @@
 // The kernel of gemv.cuh and its launch; each row count is compiled in a file of its own.
 #pragma once
 
-#include <algorithm>
-
 #include "quant_gptq/cuda/w4a16_stream/gemv_inputs.cuh"
 #include "quant_gptq/cuda/w4a16_stream/gemv_multiply.cuh"
 
 namespace facet::linear {
-
-// One thread copies the block's units page by page, waiting for nothing but ring space.
-__device__ __forceinline__ void gemv_produce(const StreamArgs& a, const GemvMemory& m) {
-  const std::uint64_t policy = evict_first_policy();
-  const std::uint32_t ring = shared_address(m.ring);
-  const int page_bytes = kGemvWarps * a.shape.chunk_bytes;
-  const int unit_bytes = a.shape.chunks * a.shape.chunk_bytes;
-  int slot = 0;
-  std::uint32_t parity = 1;
-  for (int unit = blockIdx.x; unit < a.shape.units; unit += a.blocks) {
-    const unsigned char* source = a.packed + kHeaderBytes + static_cast<long long>(unit) * unit_bytes;
-    for (int done = 0; done < unit_bytes; done += page_bytes) {
-      const int bytes = min(page_bytes, unit_bytes - done);
-      barrier_wait(m.empty + 8 * slot, parity);
-      barrier_expect(m.full + 8 * slot, bytes);
-      bulk_copy(ring + slot * page_bytes, source + done, bytes, m.full + 8 * slot, policy);
-      if (++slot == a.slots) {
-        slot = 0;
-        parity ^= 1;
-      }
-    }
-  }
-}
 
 // This warp's products of a unit to its place among the partial sums.
 template <int ROWS>
 __device__ __forceinline__ void put_sums(const float (&acc)[2][4], float* target, int lane) {
   const int g = lane >> 2;
   const int t = lane & 3;
-  float p[4][ROWS == 1 ? 1 : 2];  // rows g, g+8, 16+g, 24+g
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const float even = acc[j >> 1][2 * (j & 1)];
-    const float odd = acc[j >> 1][2 * (j & 1) + 1];
-    if constexpr (ROWS == 1) {
-      p[j][0] = even + odd;  // digits 0, 1 and, in the next lane, 2
-      p[j][0] += __shfl_xor_sync(~0u, p[j][0], 1);
-    } else {
-      p[j][0] = even;
-      p[j][1] = odd;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if constexpr (ROWS == 2) p[j][r] += __shfl_xor_sync(~0u, p[j][r], 1);
-        p[j][r] += __shfl_xor_sync(~0u, p[j][r], 2);
+  for (int j = 0; j < 4; ++j) {  // rows g, g+8, 16+g, 24+g
+    float even = acc[j >> 1][2 * (j & 1)];
+    float odd = acc[j >> 1][2 * (j & 1) + 1];
+    float* at = target + (j >> 1) * 16 + (j & 1) * 8 + g;
+    if constexpr (ROWS == 1) {  // both digits
+      if (t == 0) *at = even + odd;
+    } else {  // rows 2t, 2t+1; the second digits are ROWS / 2 lanes on
+      even += __shfl_down_sync(~0u, even, ROWS / 2);
+      odd += __shfl_down_sync(~0u, odd, ROWS / 2);
+      if (t < ROWS / 2) {
+        at[2 * t * kUnitRows] = even;
+        at[(2 * t + 1) * kUnitRows] = odd;
       }
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const int at = (j >> 1) * 16 + (j & 1) * 8 + g;
-    if constexpr (ROWS == 1) {
-      if (t == j >> 1) target[at] = p[j][0];
-    } else if constexpr (ROWS == 2) {
-      if (t == j) {
-        target[at] = p[j][0];
-        target[kUnitRows + at] = p[j][1];
-      }
-    } else if (t < 2) {  // rows 2t, 2t+1
-      target[2 * t * kUnitRows + at] = p[j][0];
-      target[(2 * t + 1) * kUnitRows + at] = p[j][1];
     }
   }
 }
@@ -103,53 +61,74 @@ __device__ __forceinline__ void finish_unit(const StreamArgs& a, const float* su
   }
 }
 
-// Units are done; what is left of each is the sum over the warps, which they take in turns.
-template <int ROWS>
-struct GemvSums {
-  int depth = 0;
-  int turn = 0;
-  __device__ __forceinline__ void put(const StreamArgs& a, const GemvMemory& m, const float (&acc)[2][4], int unit,
-                                      int warp, int lane, float factor) {
-    float* sums = m.sums + depth * (gemv_sum_bytes(ROWS) / 4 / kGemvDepth);
-    put_sums<ROWS>(acc, sums + warp * ROWS * kUnitRows, lane);
-    if (warp == turn) {
-      named_sync(1 + depth, kGemvConsumers);
-      finish_unit<ROWS>(a, sums, unit, lane, factor);
-    } else {
-      named_arrive(1 + depth, kGemvConsumers);
+// One thread copies the block's pages. Beside ring space it waits for copies before: with more than a few under way,
+// what the launch before reads on this multiprocessor comes late.
+__device__ __forceinline__ void gemv_produce(const StreamArgs& a, const GemvMemory& m) {
+  GemvCopies copies(a);
+  const int pages = unit_pages(a);
+  int slot = 0;
+  std::uint32_t parity = 1;
+  int started = 0;
+  int arrived = 0;
+  int arrived_slot = 0;
+  std::uint32_t arrived_parity = 0;
+  while (copies.left > 0) {
+    barrier_wait(m.empty + 8 * slot, parity);
+    const int most = min(a.slots, started < a.slots ? a.first_copies : a.copies);
+    while (arrived + most <= started) {
+      barrier_wait(m.full + 8 * arrived_slot, arrived_parity);
+      ++arrived;
+      if (++arrived_slot == a.slots) {
+        arrived_slot = 0;
+        arrived_parity ^= 1;
+      }
     }
-    depth = depth + 1 == kGemvDepth ? 0 : depth + 1;
-    turn = turn + 1 == kGemvWarps ? 0 : turn + 1;
+    copies.start(a, m, slot);
+    copies.next(a, pages);
+    ++started;
+    if (++slot == a.slots) {
+      slot = 0;
+      parity ^= 1;
+    }
   }
-};
+}
 
-// All units of the block: while a chunk is multiplied, the next is on its way from shared memory.
+// All units of the block: while a chunk is multiplied, the next is on its way from shared memory. What is left of a
+// unit is the sum over the warps, which they take in turns.
 template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
-__device__ __forceinline__ void gemv_consume(const StreamArgs& a, const GemvMemory& m, int warp, int lane,
-                                             float factor) {
+__device__ __forceinline__ void gemv_consume(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
   GemvReader<BITS, SEGMENTS, ASYMMETRIC> reader(a, m, warp, lane);
-  const GemvActivations<SEGMENTS, ROWS> x(m, lane);
-  const int chunks = a.shape.chunks;
-  int unit = blockIdx.x;
-  int left = (a.shape.units - unit + a.blocks - 1) / a.blocks * ((chunks + kGemvWarps - 1) / kGemvWarps);
+  GemvOperands<SEGMENTS> x;
+  x.b[0] = x.b[1] = make_uint4(0, 0, 0, 0);
+  int left = gemv_pages(a);
   int chunk = warp;
+  int done = 0;  // units
   float acc[2][4] = {};
-  GemvSums<ROWS> sums;
   GemvChunk<BITS, SEGMENTS> even;
   GemvChunk<BITS, SEGMENTS> odd;
   const auto step = [&](const GemvChunk<BITS, SEGMENTS>& current, GemvChunk<BITS, SEGMENTS>& following) {
-    if (left > 1) reader.next(following);
-    if (chunk < chunks) multiply_chunk<BITS, SEGMENTS, ASYMMETRIC, ROWS>(current, x, chunk, acc);
+    const bool mine = chunk < a.shape.chunks;
+    if (mine) load_operands<SEGMENTS, ROWS>(m, chunk, lane, x);
+    if (left > 1) reader.next(a, m, lane, following);
+    if (mine) multiply_chunk<BITS, SEGMENTS, ASYMMETRIC>(current, x, acc);
     --left;
     chunk += kGemvWarps;
-    if (chunk - warp < chunks) return;
+    if (chunk - warp < a.shape.chunks) return;
     chunk = warp;
-    sums.put(a, m, acc, unit, warp, lane, factor);
-    unit += a.blocks;
+    const int depth = done % kGemvDepth;
+    float* sums = m.sums + depth * (gemv_sum_bytes(ROWS) / 4 / kGemvDepth);
+    put_sums<ROWS>(acc, sums + warp * ROWS * kUnitRows, lane);
+    if (warp == done % kGemvWarps) {
+      named_sync(1 + depth, kGemvConsumers);
+      finish_unit<ROWS>(a, sums, static_cast<int>(blockIdx.x) + done * a.blocks, lane, *m.factor);
+    } else {
+      named_arrive(1 + depth, kGemvConsumers);
+    }
+    ++done;
 #pragma unroll
     for (int i = 0; i < 8; ++i) acc[i >> 2][i & 3] = 0.0f;
   };
-  reader.next(even);
+  reader.next(a, m, lane, even);
 #pragma unroll 1
   while (true) {
     step(even, odd);
@@ -160,7 +139,7 @@ __device__ __forceinline__ void gemv_consume(const StreamArgs& a, const GemvMemo
 }
 
 template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS, bool NORM>
-__global__ void __launch_bounds__(kGemvThreads, ROWS == 4 ? 1 : 2) gemv_kernel(const __grid_constant__ StreamArgs a) {
+__global__ void __launch_bounds__(kGemvThreads, 2) gemv_kernel(const __grid_constant__ StreamArgs a) {
   extern __shared__ __align__(128) unsigned char base[];
   const GemvMemory m = gemv_memory<ROWS>(base, a);
   const int warp = threadIdx.x / 32;
@@ -177,38 +156,19 @@ __global__ void __launch_bounds__(kGemvThreads, ROWS == 4 ? 1 : 2) gemv_kernel(c
     }
     barrier_init_fence();
   }
+  if (threadIdx.x == 32) *m.factor = *reinterpret_cast<const float*>(a.packed);
   __syncthreads();
   if (warp == kGemvWarps) {
     if (lane == 0) gemv_produce(a, m);
     return;
   }
-  using Columns = GemvColumns<ROWS>;
-  if constexpr (Columns::kStored != Columns::kUsed) {  // the column without a digit counts nothing
-    if (lane < SEGMENTS) {
-      for (int chunk = warp; chunk < a.shape.chunks; chunk += kGemvWarps)
-        m.columns[(chunk * SEGMENTS + lane + 1) * Columns::kStored - 1] = make_float4(0, 0, 0, 0);
-    }
-  }
-  if (threadIdx.x < kGemvZeroBytes / 4) reinterpret_cast<std::uint32_t*>(m.zeros)[threadIdx.x] = 0;
-  const float factor = *reinterpret_cast<const float*>(a.packed);
   if constexpr (NORM) {
-    const Lane16 at(0, warp, lane);
-    NormWeights norms;
-    load_norms(a, at, norms);
-    named_sync(kGemvBarrier, kGemvConsumers);  // the zeros are there
-    wait_for_inputs();
-    float x[ROWS][16];
-    normalized_rows<ROWS>(a, at, warp, lane, norms, m.squares, x);
-#pragma unroll
-    for (int row = 0; row < ROWS; ++row)
-      quantize16<BITS, SEGMENTS, ASYMMETRIC, ROWS>(x[row], at, a.shape.chunks, row, m.digits, m.columns);
+    prepare_normalized<SEGMENTS, ROWS>(a, m, warp, lane);
   } else {
-    named_sync(kGemvBarrier, kGemvConsumers);
-    wait_for_inputs();
-    quantize_inputs<BITS, SEGMENTS, ASYMMETRIC, ROWS>(a, m, warp, lane);
+    prepare_inputs<SEGMENTS, ROWS>(a, m, warp, lane);
   }
   __syncwarp();
-  gemv_consume<BITS, SEGMENTS, ASYMMETRIC, ROWS>(a, m, warp, lane, factor);
+  gemv_consume<BITS, SEGMENTS, ASYMMETRIC, ROWS>(a, m, warp, lane);
 }
 
 using GemvKernel = void (*)(StreamArgs);

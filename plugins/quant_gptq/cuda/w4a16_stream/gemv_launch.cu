@@ -1,4 +1,6 @@
 // Choice and launch of a kernel of gemv_kernel.cuh.
+#include <algorithm>
+
 #include "quant_gptq/cuda/w4a16_stream/gemv_kernel.cuh"
 
 namespace facet::linear {
@@ -17,16 +19,14 @@ int gemv_page_bytes(const Rows32& shape) {
 }
 
 int gemv_fixed_bytes(const Rows32& shape, int rows) {
-  const int compiled = rows <= 2 ? rows : 4;
-  const int digits = compiled == 1   ? gemv_digit_bytes<1>() + gemv_column_bytes<1>(shape.segments)
-                     : compiled == 2 ? gemv_digit_bytes<2>() + gemv_column_bytes<2>(shape.segments)
-                                     : gemv_digit_bytes<4>() + gemv_column_bytes<4>(shape.segments);
-  const int squares = 2 * compiled * kGemvWarps * 4;
-  return 16 * kGemvMaxSlots + shape.chunks * digits + gemv_sum_bytes(compiled) + squares + kGemvZeroBytes;
+  if (rows == 1) return gemv_fixed<1>(shape.chunks, shape.segments);
+  return rows == 2 ? gemv_fixed<2>(shape.chunks, shape.segments) : gemv_fixed<4>(shape.chunks, shape.segments);
 }
 
 int gemv_max_slots(const Rows32& shape) {
   // The warp that adds up a unit may be a ring and the pages in registers behind; its partial sums must outlast that.
+  // They then do, by way of three barriers: it has read them before it arrives at a later page, for which the copy of a
+  // page a ring on waits, for which the warps wait that write the next sums there.
   const int pages = (shape.chunks + kGemvWarps - 1) / kGemvWarps;
   return std::min(kGemvMaxSlots, kGemvDepth * pages - 2);
 }
@@ -47,8 +47,7 @@ cudaError_t gemv_prepare(const Rows32& shape, bool norm) {
   return result;
 }
 
-cudaError_t gemv_launch(const StreamArgs& args, bool norm, int grid, int shared_bytes, bool dependent,
-                        cudaStream_t stream) {
+cudaError_t gemv_launch(const StreamArgs& args, int grid, int shared_bytes, bool dependent, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   cudaLaunchAttribute attribute{};
   config.gridDim = dim3(static_cast<unsigned>(grid));
@@ -61,7 +60,7 @@ cudaError_t gemv_launch(const StreamArgs& args, bool norm, int grid, int shared_
     config.attrs = &attribute;
     config.numAttrs = 1;
   }
-  return cudaLaunchKernelEx(&config, kernel_of(args.shape, args.rows, norm), args);
+  return cudaLaunchKernelEx(&config, kernel_of(args.shape, args.rows, args.residual.hidden != nullptr), args);
 }
 
 }  // namespace facet::linear

@@ -28,13 +28,16 @@ struct StreamArgs {
   int rows;
   int output_f32;
   int fuse_gate;
-  int slots;   // of the ring, pages of weights
-  int blocks;  // that have units; the grid may be larger
-  StreamResidual residual;
+  int slots;                // of the ring, pages of weights
+  int blocks;               // that have units; the grid may be larger
+  int first_copies;         // pages under way while the ring fills for the first time
+  int copies;               // and later
+  StreamResidual residual;  // without `hidden` there is none
 };
 
 // Kernels for up to 4 rows: mma on 8-bit digits of the activations.
 inline constexpr int kGemvRows = 4;
+inline constexpr int kGemvMinSlots = 2;          // of the ring: one fills while another is read
 inline constexpr int kGemvMaxNormInputs = 4096;  // of a fused residual norm: a warp keeps its share in registers
 
 // Shared memory of a block beside the ring, and of one slot of it.
@@ -46,8 +49,7 @@ int gemv_max_slots(const Rows32& shape);
 // Allows the kernels for these shapes as much shared memory as a block may have; once a process and device.
 cudaError_t gemv_prepare(const Rows32& shape, bool norm);
 // grid blocks; shared_bytes of dynamic memory. `dependent`: may start before its predecessor ends.
-cudaError_t gemv_launch(const StreamArgs& args, bool norm, int grid, int shared_bytes, bool dependent,
-                        cudaStream_t stream);
+cudaError_t gemv_launch(const StreamArgs& args, int grid, int shared_bytes, bool dependent, cudaStream_t stream);
 
 // Kernels for up to 64 rows: mma on bf16.
 struct RowsArgs {

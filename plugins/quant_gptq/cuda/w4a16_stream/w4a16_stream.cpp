@@ -1,9 +1,9 @@
 // linear/w4a16_stream: INT4 and INT8 weights for decoding, 1 to 64 rows. Weights stream from device memory through a
 // ring in shared memory, and the first ring is on its way before the launch before this one has ended.
 #include <algorithm>
+#include <atomic>
 
 #include "common/checks.h"
-#include "facet/sdk/numeric.h"
 #include "quant_gptq/cuda/device/check.h"
 #include "quant_gptq/cuda/rows32/pack.h"
 #include "quant_gptq/cuda/w4a16_stream/stream.h"
@@ -15,6 +15,10 @@ namespace {
 constexpr std::int64_t kMaxRows = 64;
 constexpr int kBlockReserve = 1024;         // shared memory that the system takes of each block
 constexpr int kSharedPerBlock = 227 << 10;  // compute capability 9.0
+// Measured on an H200.
+constexpr int kLargerBlock = 122 << 10;  // of a multiprocessor's 228 KiB, the reserve included
+constexpr int kFirstCopies = 2;
+constexpr int kCopies = 4;
 
 struct StreamPlan {
   abi::LinearProblem problem;
@@ -71,10 +75,10 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     if (problem.in_features < 1 || problem.group_size < 1 || problem.max_rows < 1) return;
     const Rows32 shape = rows32_shape(problem);
     const int rows = static_cast<int>(std::min<std::int64_t>(kGemvRows, problem.max_rows));
-    reasons.require(
-        problem.in_features <= 65536 && gemv_fixed_bytes(shape, rows) + gemv_page_bytes(shape) <= kSharedPerBlock,
-        "in_features ", problem.in_features, " at ", rows,
-        " rows needs more shared memory than the 227 KiB of a block");
+    reasons.require(problem.in_features <= 65536 &&
+                        gemv_fixed_bytes(shape, rows) + kGemvMinSlots * gemv_page_bytes(shape) <= kSharedPerBlock,
+                    "in_features ", problem.in_features, " at ", rows,
+                    " rows needs more shared memory than the 227 KiB of a block");
     if (problem.max_rows > kGemvRows && problem.max_rows <= kMaxRows)
       reasons.require(rows_fit(shape, static_cast<int>(problem.max_rows)), "weights of ", shape.bits, " bits at ",
                       problem.max_rows, " rows need more shared memory than the 227 KiB of a block");
@@ -142,27 +146,35 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     return made;
   }
 
-  void launch_gemv(const StreamPlan& plan, StreamArgs& args, cudaStream_t stream) const {
+  // Launches alternate between two sizes of shared memory that fit a multiprocessor together, while two blocks of the
+  // larger do not. A multiprocessor then holds one block of each of two launches. With equal sizes a launch may find
+  // one with two free places; that has two of its blocks from then on in every second launch, and all wait for it.
+  void launch_gemv(const StreamPlan& plan, StreamArgs& args, cudaStream_t stream) {
     const int fixed = gemv_fixed_bytes(plan.shape, args.rows);
     const int page = gemv_page_bytes(plan.shape);
-    const auto slots = [&](int blocks) {
-      const int shared = std::min(plan.shared_per_multiprocessor / blocks - kBlockReserve, plan.shared_per_block);
-      return std::min((shared - fixed) / page, gemv_max_slots(plan.shape));
-    };
-    constexpr int kFewSlots = 3;  // with fewer a block alone on its multiprocessor is faster
-    args.slots = slots(blocks_per_sm_);
-    if (args.slots < std::min(kFewSlots, gemv_max_slots(plan.shape))) args.slots = slots(1);
-    // Equal shares: as many blocks as the rounds of the busiest leave work for.
-    const std::int64_t rounds = sdk::ceil_div(plan.shape.units, plan.multiprocessors);
-    args.blocks = static_cast<int>(sdk::ceil_div(plan.shape.units, rounds));
-    check_cuda(gemv_launch(args, (plan.problem.fusions & abi::kFuseResidualNorm) != 0, plan.multiprocessors,
-                           fixed + args.slots * page, dependent_, stream),
-               "launch of w4a16_stream");
+    const int most = gemv_max_slots(plan.shape);
+    const bool larger = launches_.fetch_add(1, std::memory_order_relaxed) % 2 == 0;
+    const int share = blocks_per_sm_ == 1 ? plan.shared_per_multiprocessor
+                      : larger            ? kLargerBlock
+                                          : plan.shared_per_multiprocessor - kLargerBlock;
+    args.slots = std::min((share - kBlockReserve - fixed) / page, most);
+    int shared = fixed + args.slots * page;
+    if (args.slots < kGemvMinSlots) {  // alone on its multiprocessor
+      args.slots = std::min((plan.shared_per_block - fixed) / page, most);
+      shared = fixed + args.slots * page;
+    } else if (blocks_per_sm_ == 2 && larger) {
+      shared = std::max(shared, plan.shared_per_multiprocessor / 2);
+    }
+    args.blocks = std::min(plan.shape.units, plan.multiprocessors);
+    args.first_copies = kFirstCopies;
+    args.copies = kCopies;
+    check_cuda(gemv_launch(args, plan.multiprocessors, shared, dependent_, stream), "launch of w4a16_stream");
   }
 
   sdk::Host host_;
   int blocks_per_sm_;
   bool dependent_;
+  std::atomic<unsigned> launches_{0};
 };
 
 }  // namespace facet::linear
