@@ -27,6 +27,7 @@ void print_memory(const QuantizeMemory& memory) {
              "layer {}, output head {}\n",
              format_bytes(memory.total()), format_bytes(memory.activations), format_bytes(memory.batch),
              format_bytes(memory.hessian), format_bytes(memory.matrices), format_bytes(memory.head));
+  if (memory.device > 0) fmt::print(stderr, "quantize: and {} of the GPU's memory\n", format_bytes(memory.device));
 }
 
 // Round to nearest without calibration: every module by itself, straight into the file.
@@ -57,7 +58,9 @@ QuantizeReport write_nearest(const QuantizeSettings& settings, QuantizeJob& job,
 
 // The job as the work folder remembers it.
 Json job_identity(const Workbench& bench, const Sequences& samples) {
+  // Devices differ in rounding: a run goes on where it began.
   Json job = {{"facet_version", FACET_VERSION},
+              {"device", bench.engine().description()},
               {"checkpoint", fmt::format("{:016x}", bench.checkpoint.content_hash())},
               {"calibration_ids", fmt::format("{:016x}", fingerprint(samples))}};
   job.update(settings_json(bench.settings));

@@ -43,8 +43,11 @@ QuantizeMemory plan_memory(const Workbench& bench, const Sequences& samples) {
   memory.batch =
       (corrected ? 3 : 1) * floats(batch, widest.input) +
       static_cast<std::uint64_t>(bench.workers()) * gemma4::CalibrationForward::scratch_bytes(bench.facts, longest);
-  memory.hessian =
-      quantizer::Hessian::bytes(widest.input, corrected) + quantizer::GptqInput::bytes(widest.input, corrected);
+  memory.device = bench.engine().device_bytes(widest.input, batch, corrected);
+  if (memory.device == 0) {
+    memory.hessian =
+        quantizer::Hessian::bytes(widest.input, corrected) + quantizer::GptqInput::bytes(widest.input, corrected);
+  }
   // Codes take half a byte and a scale per group; a byte covers both and their copies while a matrix is stored.
   memory.matrices = streams * floats(1, widest.weights) + static_cast<std::uint64_t>(widest.weights);
   // Codes and their copy while they are stored: a byte each for int8, half a byte and scales for int4.
@@ -54,8 +57,13 @@ QuantizeMemory plan_memory(const Workbench& bench, const Sequences& samples) {
 }
 
 Json memory_json(const QuantizeMemory& memory) {
-  return {{"activations", memory.activations}, {"batch", memory.batch}, {"hessian", memory.hessian},
-          {"matrices", memory.matrices},       {"head", memory.head},   {"total", memory.total()}};
+  return {{"activations", memory.activations},
+          {"batch", memory.batch},
+          {"hessian", memory.hessian},
+          {"matrices", memory.matrices},
+          {"head", memory.head},
+          {"total", memory.total()},
+          {"device", memory.device}};
 }
 
 }  // namespace facet::cli

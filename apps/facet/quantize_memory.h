@@ -11,6 +11,7 @@ struct QuantizeMemory {
   std::uint64_t hessian = 0;      // of the widest input, and its factor
   std::uint64_t matrices = 0;     // one layer as floats, and its codes
   std::uint64_t head = 0;         // a quantized embedding or output head
+  std::uint64_t device = 0;       // of a GPU's own memory; not in the total
   std::uint64_t total() const { return activations + batch + hessian + matrices + head; }
 };
 

@@ -62,10 +62,10 @@ TEST_F(QuantizeGoldenTest, Losses) {
   const Loss best = loss("default", gptq({}));
   EXPECT_LT(best.nll, searched.nll);
   // A tenth above what was measured; KL moves less than NLL from one set of sequences to another.
-  EXPECT_LE(best.kl, 0.050);
+  EXPECT_LE(best.kl, 0.049);
   const Loss fine = loss("g32", gptq({"--group", "32", "--asym"}));
   EXPECT_LE(fine.nll, 0.028);
-  EXPECT_LE(fine.kl, 0.030);
+  EXPECT_LE(fine.kl, 0.0285);
   // The head alone: both bodies are the same.
   EXPECT_LE(loss("head4", gptq({"--head", "int4"})).nll - best.nll, 0.015);
   const Loss body = loss("rtn", {"--scales", "search"});

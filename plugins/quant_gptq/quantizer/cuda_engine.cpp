@@ -148,6 +148,16 @@ class CudaEngine final : public Engine {
     return facts.name;
   }
   double blas_seconds() const override { return device_->blas_seconds(); }
+  std::uint64_t device_bytes(std::int64_t columns, std::int64_t batch_rows, bool with_originals) const override {
+    const auto cells = static_cast<std::uint64_t>(columns) * static_cast<std::uint64_t>(columns);
+    const auto batch = 2 * static_cast<std::uint64_t>(columns) * static_cast<std::uint64_t>(batch_rows) * sizeof(float);
+    // While batches arrive: sums in double and a product, twice the sums with originals. While factoring: sums, H, the
+    // matrix in double and U; a correction adds three matrices where the one in double was. Then U, H and a chunk.
+    const std::uint64_t adding = cells * (with_originals ? 20 : 12) + batch * (with_originals ? 2 : 1);
+    const std::uint64_t factoring = cells * (with_originals ? 36 : 24);
+    const std::uint64_t quantizing = cells * (with_originals ? 12 : 8) + cuda::kChunkBytes;
+    return std::max({adding, factoring, quantizing});
+  }
   std::unique_ptr<Calibration> begin(std::int64_t columns, const GptqOptions& options, bool with_originals) override {
     return std::make_unique<CudaCalibration>(*device_, columns, options, with_originals);
   }

@@ -63,6 +63,11 @@ struct QuantizeRequest {
 // A group must divide a block of columns, so that no group is cut.
 inline constexpr std::int64_t kMostGroup = 128;
 
+// Elements of one working array, and what all of them take at most: four arrays of floats, codes twice, words, and what
+// each row and group needs.
+inline constexpr std::int64_t kChunkElements = std::int64_t{64} << 20;
+inline constexpr std::uint64_t kChunkBytes = 20 * static_cast<std::uint64_t>(kChunkElements);
+
 // Inputs of one kind of rows, as Calibration has them.
 class DeviceInput {
  public:

@@ -6,8 +6,6 @@
 namespace facet::quantizer::cuda {
 namespace {
 
-// Floats of one working array: 256 MiB. Rows are independent, so more of them only fill the device better.
-constexpr std::int64_t kChunkFloats = std::int64_t{64} << 20;
 constexpr std::int64_t kMostRows = 32768;  // of a grid's second axis
 constexpr std::int64_t kBlockColumns = 128;
 
@@ -199,7 +197,7 @@ void quantize_matrix(Session& session, const Factor& factor, const QuantizeReque
                       request.half_range,
                       request.scales == Scales::largest ? 0 : 1,
                       request.scales == Scales::hessian ? factor.importance.get() : nullptr};
-  const std::int64_t rows = std::min({request.rows, kMostRows, std::max<std::int64_t>(1, kChunkFloats / n)});
+  const std::int64_t rows = std::min({request.rows, kMostRows, std::max<std::int64_t>(1, kChunkElements / n)});
   Chunk chunk(session, factor, request, format, rows);
   for (std::int64_t first = 0; first < request.rows; first += rows)
     chunk.run(first, std::min(rows, request.rows - first));

@@ -50,6 +50,11 @@ class Engine {
   virtual std::string description() const = 0;
   // Time inside matrix products and factorisations on a device of its own; 0 for the CPU, whose Blas counts.
   virtual double blas_seconds() const { return 0; }
+  // Peak bytes of device memory for inputs of `columns` columns in batches of `batch_rows`; 0 for the CPU.
+  virtual std::uint64_t device_bytes(std::int64_t columns, std::int64_t batch_rows, bool with_originals) const {
+    static_cast<void>(columns), static_cast<void>(batch_rows), static_cast<void>(with_originals);
+    return 0;
+  }
   virtual std::unique_ptr<Calibration> begin(std::int64_t columns, const GptqOptions& options, bool with_originals) = 0;
 };
 
