@@ -32,8 +32,9 @@ std::filesystem::path embedded_int4() {
 // states.
 TEST(EmbeddedInt4, LikelihoodThroughEveryKernel) {
   const double w4a16 = eval_nll(embedded_int4(), "w4a16");
-  EXPECT_NEAR(w4a16, 2.2798, 2e-4);
-  EXPECT_LE(w4a16, 2.286);
+  EXPECT_NEAR(w4a16, 2.2579, 2e-4);
+  // The bf16 original has 2.2294.
+  EXPECT_LE(w4a16, 2.2594);
   // int8 activations may cost 0.005, bf16 ones (8 bits of mantissa instead of about 7 and a scale a group) no more.
   const double w4a8 = eval_nll(embedded_int4(), "w4a8");
   EXPECT_LE(w4a8, w4a16 + 0.005);
