@@ -33,7 +33,8 @@ PipelineConfig int4_on_gpu() {
   PipelineConfig config =
       on_gpu(std::filesystem::path(FACET_SOURCE_DIR) / "models/gemma4/checkpoints/docs-22m-w4a16-g128");
   config.linear = "dequant_cublas";
-  config.linear_to_64 = "w4a16_stream";
+  config.linear_to_4 = "w4a16_stream";
+  config.linear_to_64 = "w4a16_wgmma";
   return config;
 }
 
@@ -88,6 +89,7 @@ TEST_F(Cuda, Int4LikelihoodIsThatOfTheCpu) {
   cpu.device = "cpu";
   cpu.linear = "w4a16";
   cpu.dense = "dense";
+  cpu.linear_to_4 = "";
   cpu.linear_to_64 = "";
   cpu.attention = "flash";
   const NllReference right = score(*load_pipeline(cpu), ScorePath::prefill);
@@ -150,7 +152,7 @@ TEST_F(Cuda, RunsRepeatAndCountTheirCalls) {
   std::map<std::string, std::int64_t> calls;
   for (const PluginUse& use : pipeline->plugin_use()) calls[use.name] += use.calls;
   // Most steps decode: five kernel calls a layer or so, replayed ones included.
-  EXPECT_GT(calls["w4a16_stream"], 1000);
+  EXPECT_GT(calls["w4a16_stream"] + calls["w4a16_wgmma"], 1000);
   EXPECT_GT(calls["flash_cuda"], 1000);
 }
 

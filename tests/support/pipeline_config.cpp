@@ -13,8 +13,12 @@ std::string PipelineConfig::to_toml() const {
   // INT4 kernels refuse the bf16 head of most checkpoints.
   const std::string fallback = linear == dense ? "" : fmt::format("fallback = [\"{}\"]\n", dense);
   text += fmt::format("[linear]\nplugin = \"{}\"\n{}\n", linear, fallback);
-  if (!linear_to_64.empty())
-    text += fmt::format("[[linear.rules]]\nmax_rows = 64\nplugin = \"{}\"\n{}\n", linear_to_64, fallback);
+  const auto add_rule = [&](int max_rows, const std::string& plugin) {
+    if (!plugin.empty())
+      text += fmt::format("[[linear.rules]]\nmax_rows = {}\nplugin = \"{}\"\n{}\n", max_rows, plugin, fallback);
+  };
+  add_rule(4, linear_to_4);
+  add_rule(64, linear_to_64);
   text += fmt::format("[attention]\nplugin = \"{}\"\n\n", attention);
   for (const auto& [group, policy] : {std::pair{"sliding", sliding}, std::pair{"global", global}}) {
     text += fmt::format("[kv_cache.{0}]\nplugin = \"{1}\"\n[kv_cache.{0}.options]\nstorage = \"{2}\"\n\n", group,

@@ -1,7 +1,10 @@
 // The CUDA linear plugins at the shapes of Gemma 4 12B: each alone, and the 192 matrices and head of a token as one
 // chain in a graph, every kernel reading its predecessor's output.
 //
-//   bench_linear_cuda [--json FILE] [--only token,chain,few,many] [--set option=value]   options of w4a16_stream
+//   bench_linear_cuda [--json FILE] [--only token,chain,few,tiles,rows,many] [--set option=value] [--tiles
+//   option=value]
+//
+// --set gives options of w4a16_stream, --tiles of w4a16_wgmma.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -30,8 +33,9 @@ const Shape kHead{"head", LinearRole::head, 262144, kHidden};
 
 struct Options {
   std::string json;
-  std::string only = "few,many,chain";
+  std::string only = "few,tiles,rows,many,chain";
   std::map<std::string, std::int64_t> stream;
+  std::map<std::string, std::int64_t> tiles;
 };
 
 struct Run {
@@ -194,13 +198,33 @@ void bench_chain(Run& run, const CudaPlugin& plugin, std::int64_t rows, bool nor
 
 void bench_few(Run& run) {
   const CudaPlugin stream("w4a16_stream", run.options.stream);
-  const std::vector<std::int64_t> rows{1, 2, 4, 8, 16, 32, 64};
   for (const Shape& shape : {kQkvLocal, kOLocal, kGateUp, kDown, kQkGlobal, kOGlobal, kHead})
-    bench_shape(run, stream, shape, WeightFormat::int4, rows);
+    bench_shape(run, stream, shape, WeightFormat::int4, {1, 2, 4});
+}
+
+// More rows than the stream takes, up to where unpacking the matrix first is faster.
+void bench_tiles(Run& run) {
+  const CudaPlugin wgmma("w4a16_wgmma", run.options.tiles);
+  const CudaPlugin unpacked("dequant_cublas", {});
+  const std::vector<std::int64_t> decoding{8, 16, 32, 48, 64};
+  const std::vector<std::int64_t> prompts{96, 128, 256, 512, 768, 1024, 1536, 2048};
+  for (const Shape& shape : {kQkvLocal, kOLocal, kGateUp, kDown, kQkGlobal, kOGlobal, kHead})
+    bench_shape(run, wgmma, shape, WeightFormat::int4, decoding);
+  bench_shape(run, wgmma, kGateUp, WeightFormat::int4, decoding, abi::kFuseGeluGate);
+  for (const Shape& shape : {kQkvLocal, kOLocal, kGateUp, kDown}) {
+    bench_shape(run, wgmma, shape, WeightFormat::int4, prompts);
+    bench_shape(run, unpacked, shape, WeightFormat::int4, prompts);
+  }
+}
+
+// A token's chain for several sequences at once.
+void bench_chain_rows(Run& run) {
+  const CudaPlugin wgmma("w4a16_wgmma", run.options.tiles);
+  for (const std::int64_t rows : {8, 16, 32, 64}) bench_chain(run, wgmma, rows, false, true);
 }
 
 void bench_many(Run& run) {
-  const std::vector<std::int64_t> rows{128, 256, 512, 2048, 8192};
+  const std::vector<std::int64_t> rows{128, 256, 512, 1024, 1536, 2048, 8192};
   for (const Shape& shape : {kQkvLocal, kOLocal, kGateUp, kDown}) {
     for (const char* name : {"dequant_cublas", "reference_cuda"}) {
       const CudaPlugin plugin(name, {});
@@ -217,7 +241,6 @@ void bench_chains(Run& run) {
   if (run.options.only.find("chain") == std::string::npos) return;
   bench_chain(run, stream, 1, true, false);
   bench_chain(run, stream, 1, false, true);
-  for (const std::int64_t rows : {8, 16, 32, 64}) bench_chain(run, stream, rows, false, true);
 }
 
 Options parse(int argc, char** argv) {
@@ -229,8 +252,9 @@ Options parse(int argc, char** argv) {
       options.json = value;
     } else if (key == "--only") {
       options.only = value;
-    } else if (key == "--set" && value.find('=') != std::string::npos) {
-      options.stream[value.substr(0, value.find('='))] = std::atoll(value.c_str() + value.find('=') + 1);
+    } else if ((key == "--set" || key == "--tiles") && value.find('=') != std::string::npos) {
+      auto& target = key == "--set" ? options.stream : options.tiles;
+      target[value.substr(0, value.find('='))] = std::atoll(value.c_str() + value.find('=') + 1);
     } else {
       throw std::runtime_error("unknown argument " + key);
     }
@@ -267,6 +291,8 @@ int bench(int argc, char** argv) {
   const auto wanted = [&](const char* part) { return run.options.only.find(part) != std::string::npos; };
   if (wanted("token") || wanted("chain")) bench_chains(run);
   if (wanted("few")) bench_few(run);
+  if (wanted("tiles")) bench_tiles(run);
+  if (wanted("rows")) bench_chain_rows(run);
   if (wanted("many")) bench_many(run);
   if (!run.options.json.empty()) write_json(run, argc, argv);
   return 0;

@@ -46,11 +46,14 @@ Expected gated(const Expected& product, std::size_t rows) {
 }
 
 TEST_F(CudaFusions, GateMatchesDouble) {
-  const LoadedPlugin plugin("w4a16_stream", host_);
+  const LoadedPlugin few("w4a16_stream", host_);
+  const LoadedPlugin more("w4a16_wgmma", host_);
   const std::uint64_t base = std::random_device{}();
-  for (std::uint64_t seed = base; seed < base + 24; ++seed) {
+  for (std::uint64_t seed = base; seed < base + 36; ++seed) {
     std::mt19937_64 random(seed);
-    const std::int64_t rows = std::vector<std::int64_t>{1, 2, 4, 7, 16, 30, 64}[random() % 7];
+    const std::int64_t rows = std::vector<std::int64_t>{1, 2, 4, 7, 16, 30, 64, 100, 200}[random() % 9];
+    const LoadedPlugin& plugin = rows <= 4 ? few : more;
+    const std::int64_t max_rows = rows <= 4 ? 4 : 200;
     WeightShape shape{random() % 4 == 0 ? WeightFormat::int8 : WeightFormat::int4, 0, 0, 128, true};
     shape.out_features = 2 * std::vector<std::int64_t>{5, 16, 100, 129, 400}[random() % 5];
     shape.in_features = std::vector<std::int64_t>{64, 200, 1024, 3840}[random() % 4];
@@ -65,14 +68,14 @@ TEST_F(CudaFusions, GateMatchesDouble) {
     const std::vector<float> inputs = bf16_inputs(rows * shape.in_features, random);
     const Expected product =
         expected_product(inputs, parts, shape, {.weight = 0, .segment = rows <= 4 ? 0x1p-15 : 0.0});
-    DeviceMatrix fused(plugin, {shape, 64, DType::f32, LinearRole::gate_up, abi::kFuseGeluGate}, parts);
+    DeviceMatrix fused(plugin, {shape, max_rows, DType::f32, LinearRole::gate_up, abi::kFuseGeluGate}, parts);
     expect_close(fused.run(inputs), gated(product, static_cast<std::size_t>(rows)), DType::f32);
-    DeviceMatrix plain(plugin, {shape, 64, DType::f32, LinearRole::gate_up}, parts);
+    DeviceMatrix plain(plugin, {shape, max_rows, DType::f32, LinearRole::gate_up}, parts);
     expect_close(plain.run(inputs), product, DType::f32);
     EXPECT_STREQ(fused.plan().layout, plain.plan().layout);
     EXPECT_EQ(fused.packed(), plain.packed());
     const LoadedPlugin many("dequant_cublas", host_);
-    DeviceMatrix unpacked(many, {shape, 64, DType::f32, LinearRole::gate_up}, parts);
+    DeviceMatrix unpacked(many, {shape, max_rows, DType::f32, LinearRole::gate_up}, parts);
     EXPECT_STREQ(unpacked.plan().layout, plain.plan().layout);
     EXPECT_EQ(unpacked.packed(), plain.packed());
     expect_close(unpacked.run(inputs), expected_product(inputs, parts, shape, {.weight = 0x1p-8, .segment = 0}),
@@ -149,11 +152,19 @@ TEST_F(CudaFusions, RefusalsHaveReasons) {
     EXPECT_EQ(plugin.linear().supports(device_problem(problem), text.sink()), 0u);
     return text.text;
   };
-  EXPECT_NE(reason({shape, 65}).find("max_rows is 65"), std::string::npos);
-  EXPECT_NE(reason({shape, 8, DType::bf16, LinearRole::qkv, abi::kFuseResidualNorm}).find("residual norm"),
+  EXPECT_NE(reason({shape, 5}).find("max_rows is 5"), std::string::npos);
+  WeightShape wide = shape;
+  wide.in_features = 8192;
+  EXPECT_NE(reason({wide, 1, DType::bf16, LinearRole::qkv, abi::kFuseResidualNorm}).find("residual norm"),
             std::string::npos);
   EXPECT_NE(reason({shape, 1, DType::bf16, LinearRole::qkv, abi::kFuseGeluGate}).find("GELU gate"), std::string::npos);
   EXPECT_NE(reason({shape, 1, DType::bf16, LinearRole::qkv, 1u << 9}).find("unknown bits"), std::string::npos);
+  Text text;
+  const LoadedPlugin wgmma("w4a16_wgmma", host_);
+  EXPECT_EQ(wgmma.linear().supports(device_problem({shape, 8, DType::bf16, LinearRole::qkv, abi::kFuseResidualNorm}),
+                                    text.sink()),
+            0u);
+  EXPECT_NE(text.text.find("fuses no residual norm"), std::string::npos);
   WeightShape odd = shape;
   odd.group_size = 48;
   EXPECT_NE(reason({odd, 1}).find("group_size 48"), std::string::npos);

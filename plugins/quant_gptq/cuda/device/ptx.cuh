@@ -2,6 +2,7 @@
 // products.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -25,6 +26,14 @@ __device__ __forceinline__ void barrier_expect(std::uint32_t barrier, std::uint3
 }
 __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ bool barrier_test(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  asm volatile("{\n .reg .pred p;\n mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
 }
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done = 0;
@@ -64,6 +73,16 @@ __device__ __forceinline__ void bulk_copy_plain(std::uint32_t target, const void
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
                "l"(source), "r"(bytes), "r"(barrier)
                : "memory");
+}
+
+// A box of a two-dimensional tensor, from element (x, y) on.
+__device__ __forceinline__ void tensor_copy(std::uint32_t target, const CUtensorMap& map, int x, int y,
+                                            std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
+          "r"(target),
+      "l"(&map), "r"(x), "r"(y), "r"(barrier)
+      : "memory");
 }
 
 __device__ __forceinline__ void launch_dependents() {
@@ -107,7 +126,7 @@ __device__ __forceinline__ float high_bf16(std::uint32_t pair) {
 }
 
 __device__ __forceinline__ float gelu_tanh(float value) {
-  return value / (1.0f + __expf(-1.5957691216f * (value + 0.044715f * value * value * value)));
+  return __fdividef(value, 1.0f + __expf(-1.5957691216f * (value + 0.044715f * value * value * value)));
 }
 
 }  // namespace facet::linear

@@ -51,19 +51,4 @@ cudaError_t gemv_prepare(const Rows32& shape, bool norm);
 // grid blocks; shared_bytes of dynamic memory. `dependent`: may start before its predecessor ends.
 cudaError_t gemv_launch(const StreamArgs& args, int grid, int shared_bytes, bool dependent, cudaStream_t stream);
 
-// Kernels for up to 64 rows: mma on bf16.
-struct RowsArgs {
-  StreamArgs stream;
-  unsigned char* operands;  // the activations in operand order: [chunk][tile of 8 rows]
-  int tiles;                // of 8 rows
-  int stages;               // of the ring
-};
-
-unsigned long long rows_workspace_bytes(const Rows32& shape, int max_rows);
-// Whether two stages of the ring fit a block.
-bool rows_fit(const Rows32& shape, int max_rows);
-cudaError_t rows_prepare(const Rows32& shape);
-cudaError_t rows_launch(const StreamArgs& args, void* workspace, int multiprocessors, bool dependent,
-                        cudaStream_t stream);
-
 }  // namespace facet::linear

@@ -1,4 +1,4 @@
-// linear/w4a16_stream: INT4 and INT8 weights for decoding, 1 to 64 rows. Weights stream from device memory through a
+// linear/w4a16_stream: INT4 and INT8 weights for decoding, 1 to 4 rows. Weights stream from device memory through a
 // ring in shared memory, and the first ring is on its way before the launch before this one has ended.
 #include <algorithm>
 #include <atomic>
@@ -12,7 +12,6 @@ namespace facet::linear {
 
 namespace {
 
-constexpr std::int64_t kMaxRows = 64;
 constexpr int kBlockReserve = 1024;         // shared memory that the system takes of each block
 constexpr int kSharedPerBlock = 227 << 10;  // compute capability 9.0
 // Measured on an H200.
@@ -35,8 +34,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   static constexpr sdk::PluginInfo kInfo{
       .name = "w4a16_stream",
       .version = "0.1.0",
-      .summary =
-          "int4 and int8 weights streamed through shared memory, 1 to 64 rows; fuses residual norm and GELU gate",
+      .summary = "int4 and int8 weights streamed through shared memory, 1 to 4 rows; fuses residual norm and GELU gate",
       .devices = static_cast<std::uint32_t>(abi::Device::cuda),
       .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant};
   static constexpr abi::OptionSpec kOptions[] = {
@@ -59,18 +57,15 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     check_cuda_problem(problem, {.int8 = true, .int4 = true}, reasons);
     reasons.require(problem.weight != abi::WeightFormat::int8 || problem.symmetric != 0,
                     "int8 weights are asymmetric, this plugin takes symmetric ones");
-    reasons.require(problem.max_rows <= kMaxRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
-                    kMaxRows);
+    reasons.require(problem.max_rows <= kGemvRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
+                    kGemvRows);
     if ((problem.fusions & abi::kFuseGeluGate) != 0)
       reasons.require(problem.role == abi::LinearRole::gate_up && problem.out_features % 2 == 0,
                       "the GELU gate is fused for role gate_up with an even out_features, this one has ",
                       problem.out_features);
-    if ((problem.fusions & abi::kFuseResidualNorm) != 0) {
-      reasons.require(problem.max_rows <= kGemvRows, "the residual norm is fused for up to ", kGemvRows,
-                      " rows, max_rows is ", problem.max_rows);
+    if ((problem.fusions & abi::kFuseResidualNorm) != 0)
       reasons.require(problem.in_features <= kGemvMaxNormInputs, "the residual norm is fused for up to ",
                       kGemvMaxNormInputs, " inputs, in_features is ", problem.in_features);
-    }
     // The activations of a step stay in shared memory beside the ring.
     if (problem.in_features < 1 || problem.group_size < 1 || problem.max_rows < 1) return;
     const Rows32 shape = rows32_shape(problem);
@@ -79,9 +74,6 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
                         gemv_fixed_bytes(shape, rows) + kGemvMinSlots * gemv_page_bytes(shape) <= kSharedPerBlock,
                     "in_features ", problem.in_features, " at ", rows,
                     " rows needs more shared memory than the 227 KiB of a block");
-    if (problem.max_rows > kGemvRows && problem.max_rows <= kMaxRows)
-      reasons.require(rows_fit(shape, static_cast<int>(problem.max_rows)), "weights of ", shape.bits, " bits at ",
-                      problem.max_rows, " rows need more shared memory than the 227 KiB of a block");
   }
 
   std::unique_ptr<StreamPlan> make_plan(const abi::LinearProblem& problem, abi::LinearPlan& sizes) override {
@@ -95,8 +87,6 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     plan->shared_per_multiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     plan->shared_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     check_cuda(gemv_prepare(plan->shape, (problem.fusions & abi::kFuseResidualNorm) != 0), "cudaFuncSetAttribute");
-    if (problem.max_rows > kGemvRows) check_cuda(rows_prepare(plan->shape), "cudaFuncSetAttribute");
-    sizes.workspace_bytes = workspace_bytes(*plan);
     return plan;
   }
 
@@ -105,23 +95,13 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   }
 
   void launch(const StreamPlan& plan, const abi::LinearArgs& args) override {
-    check_cuda_run(plan.problem, args, workspace_bytes(plan));
+    check_cuda_run(plan.problem, args, 0);
     StreamArgs stream = arguments(plan, args);
     stream.rows = static_cast<int>(args.rows);
-    if (args.rows <= kGemvRows) {
-      launch_gemv(plan, stream, stream_of(args));
-    } else {
-      check_cuda(rows_launch(stream, args.workspace.data, plan.multiprocessors, dependent_, stream_of(args)),
-                 "launch of w4a16_stream");
-    }
+    launch_gemv(plan, stream, stream_of(args));
   }
 
  private:
-  static std::uint64_t workspace_bytes(const StreamPlan& plan) {
-    if (plan.problem.max_rows <= kGemvRows) return 0;
-    return rows_workspace_bytes(plan.shape, static_cast<int>(plan.problem.max_rows));
-  }
-
   static int attribute(cudaDeviceAttr name, int device) {
     int value = 0;
     check_cuda(cudaDeviceGetAttribute(&value, name, device), "cudaDeviceGetAttribute");

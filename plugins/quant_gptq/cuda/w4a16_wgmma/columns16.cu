@@ -1,0 +1,9 @@
+#include "quant_gptq/cuda/w4a16_wgmma/kernel.cuh"
+
+namespace facet::linear {
+
+WgmmaKernel wgmma_kernel_16(const Rows32& shape, int blocks) {
+  return wgmma_kernel_of<16>(shape, blocks);
+}
+
+}  // namespace facet::linear

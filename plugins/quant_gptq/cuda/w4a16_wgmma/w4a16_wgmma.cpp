@@ -1,0 +1,116 @@
+// linear/w4a16_wgmma: INT4 and INT8 weights for 5 to some thousand rows. Codes become bf16 in registers, wgmma
+// multiplies them with activations that the tensor copy engine brings, scales come onto fp32 sums.
+#include "common/checks.h"
+#include "facet/sdk/numeric.h"
+#include "quant_gptq/cuda/device/check.h"
+#include "quant_gptq/cuda/device/tensor_map.h"
+#include "quant_gptq/cuda/rows32/pack.h"
+#include "quant_gptq/cuda/w4a16_wgmma/tile.h"
+
+namespace facet::linear {
+
+namespace {
+
+constexpr std::int64_t kMaxRows = 65536;
+constexpr std::int64_t kMaxFeatures = std::int64_t{1} << 30;
+
+struct WgmmaPlan {
+  abi::LinearProblem problem;
+  Rows32 shape;
+  TileDevice device;
+};
+
+}  // namespace
+
+class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
+ public:
+  static constexpr sdk::PluginInfo kInfo{
+      .name = "w4a16_wgmma",
+      .version = "0.1.0",
+      .summary = "int4 and int8 weights unpacked in registers for warpgroup products, any rows; fuses the GELU gate",
+      .devices = static_cast<std::uint32_t>(abi::Device::cuda),
+      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant};
+  static constexpr abi::OptionSpec kOptions[] = {
+      sdk::boolean_option("dependent_launch", true,
+                          "start each launch before the one before it has ended (programmatic dependent launch)")};
+
+  W4A16Wgmma(sdk::Host host, const sdk::OptionReader& options)
+      : host_(host), dependent_(options.boolean("dependent_launch")) {}
+
+  static void probe(sdk::Host, sdk::Reasons& reasons) { probe_device(reasons); }
+
+  std::uint32_t fusions() const override { return abi::kFuseGeluGate; }
+
+  void check(const abi::LinearProblem& problem, sdk::Reasons& reasons) const override {
+    check_cuda_problem(problem, {.int8 = true, .int4 = true}, reasons);
+    reasons.require(problem.weight != abi::WeightFormat::int8 || problem.symmetric != 0,
+                    "int8 weights are asymmetric, this plugin takes symmetric ones");
+    reasons.require(problem.max_rows <= kMaxRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
+                    kMaxRows);
+    reasons.require(problem.in_features <= kMaxFeatures && problem.out_features <= kMaxFeatures, "in_features ",
+                    problem.in_features, " or out_features ", problem.out_features, " is above ", kMaxFeatures);
+    if ((problem.fusions & abi::kFuseGeluGate) != 0)
+      reasons.require(problem.role == abi::LinearRole::gate_up && problem.out_features % 2 == 0,
+                      "the GELU gate is fused for role gate_up with an even out_features, this one has ",
+                      problem.out_features);
+  }
+
+  std::unique_ptr<WgmmaPlan> make_plan(const abi::LinearProblem& problem, abi::LinearPlan& sizes) override {
+    auto plan = std::make_unique<WgmmaPlan>();
+    plan->problem = problem;
+    plan->shape = rows32_shape(problem);
+    set_layout(sizes, rows32_sizes(plan->shape, sizes));
+    require_tensor_maps();
+    check_cuda(wgmma_prepare(plan->shape), "cudaFuncSetAttribute");
+    plan->device = describe_device(plan->shape);
+    return plan;
+  }
+
+  void pack_weights(const WgmmaPlan& plan, std::span<const abi::WeightView> parts, abi::Memory packed) override {
+    rows32_pack(plan.problem, plan.shape, parts, packed, host_);
+  }
+
+  void launch(const WgmmaPlan& plan, const abi::LinearArgs& args) override {
+    check_cuda_run(plan.problem, args, 0);
+    const auto rows = static_cast<int>(args.rows);
+    const TileChoice choice = choose_tile(plan.shape, rows, plan.device);
+    WgmmaArgs made{};
+    made.shape = plan.shape;
+    made.packed = static_cast<const unsigned char*>(args.packed);
+    made.x = args.input;
+    made.x_stride = args.input_stride;
+    made.y = args.output;
+    made.y_stride = args.output_stride;
+    made.rows = rows;
+    made.output_f32 = plan.problem.output == abi::DType::f32 ? 1 : 0;
+    made.fuse_gate = (plan.problem.fusions & abi::kFuseGeluGate) != 0 ? 1 : 0;
+    made.tensor = tensor_map_fits(args.input, args.input_stride) ? 1 : 0;
+    made.stages = choice.stages;
+    made.stage_chunks = choice.stage_chunks;
+    made.splits = choice.splits;
+    made.column_tiles = choice.column_tiles;
+    made.tiles = choice.tiles;
+    CUtensorMap map{};
+    if (made.tensor != 0)
+      map = make_tensor_map(args.input, args.rows, plan.shape.in_features, args.input_stride, choice.columns);
+    check_cuda(wgmma_launch(made, choice, map, dependent_, stream_of(args)), "launch of w4a16_wgmma");
+  }
+
+ private:
+  static TileDevice describe_device(const Rows32& shape) {
+    TileDevice made{};
+    int device = 0;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    check_cuda(cudaDeviceGetAttribute(&made.multiprocessors, cudaDevAttrMultiProcessorCount, device),
+               "cudaDeviceGetAttribute");
+    for (int splits = 2; splits <= kMostSplits; ++splits) made.clusters[splits] = wgmma_clusters(shape, splits);
+    return made;
+  }
+
+  sdk::Host host_;
+  bool dependent_;
+};
+
+}  // namespace facet::linear
+
+FACET_EXPORT_PLUGIN(facet::linear::W4A16Wgmma)
