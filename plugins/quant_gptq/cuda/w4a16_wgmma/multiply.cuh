@@ -1,0 +1,271 @@
+// The multiplying warpgroups: codes to operands, products, scales.
+#pragma once
+
+#include "quant_gptq/cuda/device/wgmma.cuh"
+#include "quant_gptq/cuda/w4a16_wgmma/block.cuh"
+#include "quant_gptq/cuda/w4a16_wgmma/codes.cuh"
+#include "quant_gptq/cuda/w4a16_wgmma/store.cuh"
+
+namespace facet::linear {
+
+// Two bytes of shared memory when `wanted`, else `value`.
+__device__ __forceinline__ std::uint32_t load_u16_if(bool wanted, std::uint32_t address, std::uint32_t value) {
+  std::uint16_t result = static_cast<std::uint16_t>(value);
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %1, 0;\n @p ld.shared.u16 %0, [%2];\n}"
+               : "+h"(result)
+               : "r"(wanted ? 1 : 0), "r"(address)
+               : "memory");
+  return result;
+}
+
+// One of the multiplying warpgroups.
+template <typename T, int BITS, int SEGMENTS>
+class Multiplier {
+ public:
+  __device__ __forceinline__ Multiplier(const WgmmaArgs& args, const TileMemory<T>& memory)
+      : a_(args),
+        m_(memory),
+        thread_(static_cast<int>(threadIdx.x) % 128),
+        group_(static_cast<int>(threadIdx.x) / 128) {
+    const int unit = 2 * T::kBlocks * group_ + (warp() >> 1);
+    const int slot = (lane() >> 2) * 4 + (warp() & 1) * 2;
+    tile_offset_ = (warp() & 1) * kTileBytes + lane() * 16;
+    scale_offset_ = 2 * kTileBytes + slot * 2;
+    zero_offset_ = 2 * kTileBytes + SEGMENTS * kUnitRows * 2 + slot;
+    first_data_ = m_.w + unit * m_.unit_bytes;
+  }
+
+  __device__ __forceinline__ void run() {
+    const TileWalk walk(a_);
+    const float factor = *reinterpret_cast<const float*>(a_.packed);
+#pragma unroll 1
+    for (int tile = walk.first; tile < a_.tiles; tile += walk.step) {
+      clear();
+      open_stage(walk.chunks);
+#pragma unroll 1
+      for (int left = walk.chunks; left > 0; --left) multiply_chunk(left - 1);
+      if (a_.splits > 1) {
+        write_partial();
+      } else {
+        write_tile(tile, factor);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kSteps = 8 / SEGMENTS;  // of a segment
+  // Steps multiplied at a time: operands of two groups are in registers.
+  static constexpr int kMostSteps = T::kBlocks * T::kColumns >= 96 ? 2 : 4;
+  static constexpr int kGroupSteps = kSteps < kMostSteps ? kSteps : kMostSteps;
+  static constexpr int kTileBytes = BITS * 256;
+  // Codes of the next chunk are loaded while the last products of this one are under way.
+  static constexpr bool kLoadAhead = BITS == 4;
+  static constexpr int kAheadLoads = kLoadAhead ? 2 : 1;
+  static constexpr int kTogether = T::kTogether;
+
+  __device__ __forceinline__ int lane() const {
+    return thread_ & 31;
+  }
+  __device__ __forceinline__ int warp() const {
+    return thread_ >> 5;
+  }
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int b = 0; b < T::kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < T::kSums; ++i) total_[b][i] = 0.0f;
+    }
+  }
+
+  // Waits for the stage that comes next, of up to `left` chunks, and points to its data.
+  __device__ __forceinline__ void open_stage(int left) {
+    barrier_wait(m_.full + 8 * stage_, parity_);
+    data_ = first_data_ + stage_ * T::kUnits * m_.unit_bytes;
+    x_ = shared_address(m_.x) + stage_ * a_.stage_chunks * T::kChunkBytes;
+    stage_left_ = min(left, a_.stage_chunks);
+    load_ahead();
+  }
+
+  // This warp's tile of a block, the lane's first 16 bytes.
+  __device__ __forceinline__ const unsigned char* tile_data(int block) const {
+    return data_ + 2 * block * m_.unit_bytes + tile_offset_;
+  }
+
+  // Codes of the blocks from `first` on that are multiplied together.
+  __device__ __forceinline__ void load_ahead(int first = 0) {
+    if constexpr (kLoadAhead) {
+#pragma unroll
+      for (int b = 0; b < kTogether; ++b) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) words_[b][i] = *reinterpret_cast<const uint4*>(tile_data(first + b) + i * 512);
+      }
+    }
+  }
+
+  // Scales the sums of the blocks from FIRST on.
+  template <int FIRST>
+  __device__ __forceinline__ void finish_segment() {
+    wgmma_wait<0>();
+#pragma unroll
+    for (int b = 0; b < kTogether; ++b) {
+      wgmma_sums_ready(sums_[b]);
+#pragma unroll
+      for (int i = 0; i < T::kSums; ++i)
+        total_[FIRST + b][i] = fmaf((i & 2) != 0 ? scales_[b].y : scales_[b].x, sums_[b][i], total_[FIRST + b][i]);
+    }
+  }
+
+  __device__ __forceinline__ void multiply_chunk(int left) {
+    constexpr int kLast = T::kBlocks - kTogether;
+#pragma unroll
+    for (int segment = 0; segment < SEGMENTS; ++segment) {
+      multiply_segment<0>(segment);
+      if constexpr (kLast > 0) {
+        load_ahead(kLast);
+        finish_segment<0>();
+        multiply_segment<kLast>(segment);
+      }
+      if (segment + 1 < SEGMENTS) {
+        if constexpr (kLast > 0) load_ahead(0);
+        finish_segment<kLast>();
+      }
+    }
+    // The next chunk's codes may come while the last products are under way.
+    const std::uint32_t used = m_.empty + 8 * stage_;
+    const bool last = --stage_left_ == 0;
+    if (!last) {
+      data_ += a_.shape.chunk_bytes;
+      x_ += T::kChunkBytes;
+      load_ahead();
+    } else if (++stage_ == a_.stages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+    const bool early = last && left > 0 && __all_sync(~0u, barrier_test(m_.full + 8 * stage_, parity_));
+    if (early) open_stage(left);
+    finish_segment<kLast>();
+    if (last && lane() == 0) barrier_arrive(used);
+    if (last && left > 0 && !early) open_stage(left);
+  }
+
+  // Starts the products of one segment of the blocks from FIRST on.
+  template <int FIRST>
+  __device__ __forceinline__ void multiply_segment(int segment) {
+    std::uint32_t zero[kTogether][2];
+#pragma unroll
+    for (int b = 0; b < kTogether; ++b) {
+      const unsigned char* unit = data_ + 2 * (FIRST + b) * m_.unit_bytes;
+      scales_[b] = __half22float2(*reinterpret_cast<const __half2*>(unit + scale_offset_ + segment * kUnitRows * 2));
+      if constexpr (BITS == 4)
+        zero_pairs(
+            load_u16_if(a_.shape.asymmetric != 0, shared_address(unit) + zero_offset_ + segment * kUnitRows, 0x0808),
+            zero[b]);
+    }
+#pragma unroll
+    for (int first = 0; first < kSteps; first += kGroupSteps) {
+      const int step0 = segment * kSteps + first;
+      std::uint32_t operand[kTogether][kGroupSteps][4];
+#pragma unroll
+      for (int b = 0; b < kTogether; ++b) {
+        uint4 words[kCodeLoads<BITS, kGroupSteps>];
+        if constexpr (kLoadAhead) {
+#pragma unroll
+          for (int i = 0; i < kCodeLoads<BITS, kGroupSteps>; ++i) words[i] = words_[b][step0 / 4 + i];
+          if (step0 % 4 != 0) words[0] = make_uint4(words[0].z, words[0].w, 0, 0);
+        } else {
+          load_codes<BITS, kGroupSteps>(tile_data(FIRST + b), step0, words);
+        }
+        operands_of<BITS, kGroupSteps>(words, zero[b], operand[b]);
+      }
+      multiply_steps(operand, step0, first == 0);
+      // At most this group stays under way: registers of older operands are free.
+      if (first + kGroupSteps < kSteps) wgmma_wait<1>();
+    }
+  }
+
+  __device__ __forceinline__ void multiply_steps(const std::uint32_t (&operand)[kTogether][kGroupSteps][4], int step0,
+                                                 bool starts) {
+    const std::uint64_t columns = wgmma_columns(x_);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kGroupSteps; ++i) {
+      const int step = step0 + i;
+      const std::uint64_t x = columns + ((step / 4 * T::kPanelBytes + step % 4 * 32) >> 4);
+#pragma unroll
+      for (int b = 0; b < kTogether; ++b) {
+        if (starts && i == 0) {
+          Wgmma<T::kColumns, false>::run(sums_[b], operand[b][i], x);
+        } else {
+          Wgmma<T::kColumns, true>::run(sums_[b], operand[b][i], x);
+        }
+      }
+    }
+    wgmma_commit();
+  }
+
+  // Of sum e (0..3) of 8 columns of a block: the column, and the row among the warpgroup's.
+  __device__ __forceinline__ int column_of(int e) const {
+    return 2 * (lane() & 3) + (e & 1);
+  }
+  __device__ __forceinline__ int row_of(int block, int e) const {
+    return block * 64 + warp() * 16 + (e >> 1) * 8 + (lane() >> 2);
+  }
+
+  // Through shared memory, some columns at a time, so that stores are whole lines.
+  __device__ __forceinline__ void write_tile(int tile, float factor) {
+    constexpr int kSlice = T::kSliceColumns;
+    const int first_row = tile % a_.column_tiles * T::kColumns;
+    const int first_unit = tile / a_.column_tiles * T::kUnits + 2 * T::kBlocks * group_;
+    named_sync(1 + group_, 128);  // slices of the tile before are read
+#pragma unroll
+    for (int j = 0; j < T::kColumns / kSlice; ++j) {
+      const int row = first_row + kSlice * j;
+      if (row >= a_.rows) break;
+      float* slice = m_.slices + (group_ * T::kSliceBuffers + j % T::kSliceBuffers) * T::kSliceFloats;
+      if (T::kSliceBuffers == 1 && j > 0) named_sync(1 + group_, 128);
+#pragma unroll
+      for (int b = 0; b < T::kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < kSlice / 2; ++i)
+          slice[(i / 4 * 8 + column_of(i & 3)) * T::kSliceStride + row_of(b, i & 3)] = total_[b][kSlice / 2 * j + i];
+      }
+      named_sync(1 + group_, 128);
+      const float* own = slice + warp() * T::kSliceStride;
+      store_units<kSlice / 4, 2 * T::kBlocks>(a_, row + warp(), 4, first_unit, lane(), [&](int i, int at) {
+        return factor * own[4 * i * T::kSliceStride + at];
+      });
+    }
+  }
+
+  // The ring has served: its memory takes the sums of all columns.
+  __device__ __forceinline__ void write_partial() {
+    named_sync(1, T::kConsumers);
+    float* partial = reinterpret_cast<float*>(m_.x);
+#pragma unroll
+    for (int b = 0; b < T::kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < T::kSums; ++i)
+        partial[(i / 4 * 8 + column_of(i & 3)) * T::kPartialStride + 64 * T::kBlocks * group_ + row_of(b, i & 3)] =
+            total_[b][i];
+    }
+  }
+
+  const WgmmaArgs& a_;
+  const TileMemory<T>& m_;
+  const int thread_;
+  const int group_;
+  int stage_ = 0;
+  std::uint32_t parity_ = 0;
+  int stage_left_ = 0;                            // chunks of the stage
+  int tile_offset_, scale_offset_, zero_offset_;  // of this lane, in a chunk of a unit
+  const unsigned char* first_data_;               // this warp's first unit in stage 0
+  const unsigned char* data_;                     // and in the chunk at hand
+  std::uint32_t x_;                               // the chunk's x
+  float2 scales_[kTogether];
+  uint4 words_[kTogether][kAheadLoads];
+  float total_[T::kBlocks][T::kSums];
+  float sums_[kTogether][T::kSums] = {};
+};
+
+}  // namespace facet::linear
