@@ -88,9 +88,9 @@ class Row {
     }
     __syncthreads();
     Mass* const blocks = scratch_ + kWarps * kWays;
-    if (warp < kWays) {
-      const Mass sum = warp_sum(scratch_[lane * kWays + warp]);
-      if (lane == 0) blocks[warp] = sum;
+    for (int way = warp; way < kWays; way += kWarps) {
+      const Mass sum = warp_sum(lane < kWarps ? scratch_[lane * kWays + way] : 0);
+      if (lane == 0) blocks[way] = sum;
     }
     cluster_.sync();
 #pragma unroll
