@@ -24,6 +24,7 @@ class CudaQuantizerTest : public testing::Test {
     try {
       device_ = make_cuda_engine(library());
     } catch (const EngineError& error) {
+      if (std::getenv("FACET_REQUIRE_GPU") != nullptr) FAIL() << error.what();
       GTEST_SKIP() << error.what();
     }
   }
