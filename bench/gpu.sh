@@ -45,7 +45,7 @@ for part in "${parts[@]}"; do
 done
 build="$(realpath -m -- "${build:-$root/build/release}")"
 out="$(realpath -m -- "${out:-$build/gpu-results}")"
-tests=(cuda_backend_test cuda_linear_test cuda_attention_test)
+tests=(cuda_backend_test cuda_linear_test cuda_attention_test cuda_quantizer_test)
 [[ -x "$build/bin/facet" ]] || fail "$build/bin/facet is missing; build with: cmake --preset release && cmake --build build/release"
 mkdir -p "$out"
 cd "$root" || exit 1
@@ -81,6 +81,8 @@ fi
 if wants kernels; then
   step bench_linear_cuda 150 "$build/bin/bench_linear_cuda" --json "$out/cuda-linear.json"
   step bench_cuda_attention 60 "$build/bin/bench_cuda_attention" --json "$out/cuda-attention.json"
+  step bench_quantize_cuda 60 "$build/bin/bench_quantize_cuda" --json "$out/cuda-quantize.json" \
+    --library "$build/lib/facet/libfacet_quantizer_cuda.so"
 fi
 if wants model; then
   step "decode" 100 bench_model cuda-decode.json --prompt-tokens 1024 --generate 64 --batch 1,8,32,64 --repeat 3 --profile
