@@ -1,22 +1,13 @@
 #include "quantize_bench.h"
 
-#include <cstdlib>
-#include <filesystem>
-
 #include "facet/backend/cpu_backend.h"
 #include "facet/base/log.h"
+#include "facet/base/program.h"
 #include "facet/sdk/host.h"
 #include "gemma4/tensor_check.h"
 
 namespace facet::cli {
 namespace {
-
-std::string cuda_library() {
-  if (const char* named = std::getenv("FACET_QUANTIZER_CUDA_LIBRARY"); named != nullptr && *named != '\0') return named;
-  std::error_code ignored;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  return (program.parent_path() / ".." / "lib" / "facet" / "libfacet_quantizer_cuda.so").lexically_normal().string();
-}
 
 // "auto" takes a GPU when there is one that works, and says what it took and why.
 std::unique_ptr<quantizer::Engine> make_engine(const QuantizeSettings& settings, const quantizer::Blas& blas,
@@ -24,7 +15,8 @@ std::unique_ptr<quantizer::Engine> make_engine(const QuantizeSettings& settings,
   // Rounding to nearest has no work for a device.
   if (settings.device == "cpu" || !settings.calibrated()) return quantizer::make_cpu_engine(blas, parallel);
   try {
-    auto engine = quantizer::make_cuda_engine(cuda_library());
+    auto engine = quantizer::make_cuda_engine(
+        library_of_program("FACET_QUANTIZER_CUDA_LIBRARY", "libfacet_quantizer_cuda.so").string());
     log(LogLevel::info, "quantizing on {}", engine->description());
     return engine;
   } catch (const quantizer::EngineError& error) {

@@ -3,12 +3,12 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 
 #include "device_api.h"
 #include "facet/base/error.h"
+#include "facet/base/program.h"
 #include "facet/base/text.h"
 #include "facet/plugin/sink_text.h"
 #include "facet/sdk/text.h"
@@ -22,19 +22,12 @@ using cuda::DeviceApi;
 // Rows that decoding steps are recorded for.
 constexpr std::int64_t kRecordedRows[] = {1, 2, 4, 8, 16, 24, 32, 48, 64};
 
-fs::path library_path() {
-  if (const char* named = std::getenv("FACET_CUDA_LIBRARY"); named != nullptr && *named != '\0') return named;
-  std::error_code ignored;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  return (program.parent_path() / ".." / "lib" / "facet" / "libfacet_cuda.so").lexically_normal();
-}
-
 [[noreturn]] void unavailable(const std::string& why) {
   throw_error(ErrorKind::config, "engine.device: 'cuda' is not available: {}; use \"cpu\" or \"auto\"", why);
 }
 
 DeviceApi* open_device() {
-  const fs::path file = library_path();
+  const fs::path file = library_of_program("FACET_CUDA_LIBRARY", "libfacet_cuda.so");
   std::error_code ignored;
   if (!fs::exists(file, ignored)) unavailable(fmt::format("this build has no {}", file.string()));
   // Never unloaded: the driver keeps threads of its own.

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "facet/base/error.h"
+#include "facet/base/program.h"
 
 namespace facet {
 
@@ -46,10 +47,8 @@ std::vector<SearchPlace> search_places(const std::vector<fs::path>& extra) {
                   entry);
     add_place(places, fs::path(entry), "FACET_PLUGIN_PATH");
   }
-  std::error_code ignored;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-  if (!program.empty())
-    add_place(places, program.parent_path() / ".." / "lib" / "facet" / "plugins", "beside the program");
+  const fs::path program = program_folder();
+  if (!program.empty()) add_place(places, program / ".." / "lib" / "facet" / "plugins", "beside the program");
   return places;
 }
 

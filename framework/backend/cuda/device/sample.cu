@@ -32,7 +32,6 @@ __device__ Mass warp_sum(Mass value) {
 // Tokens kept: key above `key`, or equal to it and among the first `ties` of those.
 struct Cut {
   std::uint32_t key;
-  Mass above;  // of the tokens above the key: their number or their mass
   Mass ties;
 };
 
@@ -227,7 +226,7 @@ __device__ Mass ties_for(Mass missing, Mass one) {
 __device__ Cut filter(Row& row, const RowSampling& how, std::int64_t vocabulary) {
   const auto one = [](float) -> Mass { return 1; };
   const auto mass = [&row](float logit) { return row.mass(logit); };
-  Cut cut{key_of(-INFINITY) + 1, 0, ~0ull};
+  Cut cut{key_of(-INFINITY) + 1, ~0ull};
   // Impossible tokens do not count.
   const Mass possible = how.top_k > 0 && how.top_k < vocabulary ? row.sum_from(cut.key, one) : 0;
   if (possible > static_cast<Mass>(how.top_k)) {

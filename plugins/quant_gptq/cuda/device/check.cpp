@@ -46,6 +46,16 @@ void check_cuda_problem(const abi::LinearProblem& problem, const CudaFormats& fo
   if (problem.group_size >= 1) check_group(problem, reasons);
 }
 
+void check_rows32_problem(const abi::LinearProblem& problem, sdk::Reasons& reasons) {
+  check_cuda_problem(problem, {.int8 = true, .int4 = true}, reasons);
+  reasons.require(problem.weight != abi::WeightFormat::int8 || problem.symmetric != 0,
+                  "int8 weights are asymmetric, this plugin takes symmetric ones");
+  if ((problem.fusions & abi::kFuseGeluGate) != 0)
+    reasons.require(problem.role == abi::LinearRole::gate_up && problem.out_features % 2 == 0,
+                    "the GELU gate is fused for role gate_up with an even out_features, this one has ",
+                    problem.out_features);
+}
+
 void check_cuda_run(const abi::LinearProblem& problem, const abi::LinearArgs& args, std::uint64_t workspace_bytes) {
   check_run(args, problem.max_rows, workspace_bytes);
   if (args.rows < problem.min_rows)

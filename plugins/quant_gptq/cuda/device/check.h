@@ -20,6 +20,9 @@ void probe_device(sdk::Reasons& reasons);
 // Device, element types, shapes, row range, weight format and grouping. Notes every reason against the problem.
 void check_cuda_problem(const abi::LinearProblem& problem, const CudaFormats& formats, sdk::Reasons& reasons);
 
+// The same for a kernel that multiplies with the packed form itself and fuses the GELU gate: int4, and symmetric int8.
+void check_rows32_problem(const abi::LinearProblem& problem, sdk::Reasons& reasons);
+
 // Throws when a run breaks its plan.
 void check_cuda_run(const abi::LinearProblem& problem, const abi::LinearArgs& args, std::uint64_t workspace_bytes);
 

@@ -54,15 +54,9 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   std::uint32_t fusions() const override { return abi::kFuseResidualNorm | abi::kFuseGeluGate; }
 
   void check(const abi::LinearProblem& problem, sdk::Reasons& reasons) const override {
-    check_cuda_problem(problem, {.int8 = true, .int4 = true}, reasons);
-    reasons.require(problem.weight != abi::WeightFormat::int8 || problem.symmetric != 0,
-                    "int8 weights are asymmetric, this plugin takes symmetric ones");
+    check_rows32_problem(problem, reasons);
     reasons.require(problem.max_rows <= kGemvRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
                     kGemvRows);
-    if ((problem.fusions & abi::kFuseGeluGate) != 0)
-      reasons.require(problem.role == abi::LinearRole::gate_up && problem.out_features % 2 == 0,
-                      "the GELU gate is fused for role gate_up with an even out_features, this one has ",
-                      problem.out_features);
     if ((problem.fusions & abi::kFuseResidualNorm) != 0)
       reasons.require(problem.in_features <= kGemvMaxNormInputs, "the residual norm is fused for up to ",
                       kGemvMaxNormInputs, " inputs, in_features is ", problem.in_features);

@@ -42,17 +42,11 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
   std::uint32_t fusions() const override { return abi::kFuseGeluGate; }
 
   void check(const abi::LinearProblem& problem, sdk::Reasons& reasons) const override {
-    check_cuda_problem(problem, {.int8 = true, .int4 = true}, reasons);
-    reasons.require(problem.weight != abi::WeightFormat::int8 || problem.symmetric != 0,
-                    "int8 weights are asymmetric, this plugin takes symmetric ones");
+    check_rows32_problem(problem, reasons);
     reasons.require(problem.max_rows <= kMaxRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
                     kMaxRows);
     reasons.require(problem.in_features <= kMaxFeatures && problem.out_features <= kMaxFeatures, "in_features ",
                     problem.in_features, " or out_features ", problem.out_features, " is above ", kMaxFeatures);
-    if ((problem.fusions & abi::kFuseGeluGate) != 0)
-      reasons.require(problem.role == abi::LinearRole::gate_up && problem.out_features % 2 == 0,
-                      "the GELU gate is fused for role gate_up with an even out_features, this one has ",
-                      problem.out_features);
   }
 
   std::unique_ptr<WgmmaPlan> make_plan(const abi::LinearProblem& problem, abi::LinearPlan& sizes) override {
