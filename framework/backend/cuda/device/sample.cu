@@ -69,7 +69,7 @@ class Row {
 
   // Sums of `value` over the tokens of all blocks with keys of at least bounds[way]; the same in every thread.
   template <typename Value>
-  __device__ void sums_from(const std::uint32_t (&bounds)[kWays], Value value, Mass (&sums)[kWays]) {
+  __device__ __noinline__ void sums_from(const std::uint32_t (&bounds)[kWays], Value value, Mass (&sums)[kWays]) {
 #pragma unroll
     for (Mass& sum : sums) sum = 0;
     for (int i = static_cast<int>(threadIdx.x); i < count_; i += kThreads) {
@@ -101,7 +101,7 @@ class Row {
   }
 
   template <typename Value>
-  __device__ Mass sum_from(std::uint32_t key, Value value) {
+  __device__ __noinline__ Mass sum_from(std::uint32_t key, Value value) {
     std::uint32_t bounds[kWays];
     for (std::uint32_t& bound : bounds) bound = key;
     Mass sums[kWays];
@@ -111,7 +111,7 @@ class Row {
 
   // The highest key at which the sum of the tokens from it on reaches `wanted`, which the sum of all does.
   template <typename Value>
-  __device__ std::uint32_t reach(Mass wanted, Value value) {
+  __device__ __noinline__ std::uint32_t reach(Mass wanted, Value value) {
     std::uint32_t key = 0;
     for (int shift = 32 - (32 % kBits == 0 ? kBits : 32 % kBits); shift >= 0; shift -= kBits) {
       std::uint32_t bounds[kWays];
