@@ -6,6 +6,7 @@
 
 #include "ab_report.h"
 #include "facet/base/log.h"
+#include "memory_limit.h"
 #include "request_file.h"
 
 namespace facet::cli {
@@ -63,7 +64,7 @@ void ab(const AbOptions& options, const GlobalOptions& global) {
   std::vector<AbVariant> variants = plan_variants(options, global);
   const MachineLoad load = machine_load();
   warn_when_busy(load);
-  const std::vector<std::size_t> order = measure_variants(variants, options);
+  const std::vector<std::size_t> order = measure_variants(variants, options, global);
   require_activation(variants);
   Json document = ab_json(variants, order, options);
   document["load_average"] = load.average < 0 ? Json(nullptr) : Json(load.average);
@@ -98,6 +99,7 @@ void add_ab(CLI::App& app, GlobalOptions& global) {
   command->add_flag("--ignore-eos", options->ignore_eos, "Do not stop at the model's end tokens");
   command->add_flag("--no-nll", options->skip_nll, "Leave out the scoring round that compares log-likelihoods");
   command->add_option("--out", options->out, "Also write the JSON document to this file")->check(not_empty());
+  add_memory_limit_option(*command, global);
   add_global_options(*command, global);
   command->callback([options, &global] {
     set_log_level(parse_log_level(global.log_level));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "memory_limit.h"
 #include "request_file.h"
 
 namespace facet::cli {
@@ -116,6 +117,7 @@ std::vector<AbVariant> plan_variants(const AbOptions& options, const GlobalOptio
       break;
     }
     variant.pipeline = open_pipeline(file, global, false, std::move(shared));
+    check_memory_limit(*variant.pipeline, global);
     variants.push_back(std::move(variant));
   }
   for (AbVariant& variant : variants) {
@@ -132,10 +134,10 @@ std::vector<std::size_t> round_order(std::size_t variants, std::size_t round) {
   return order;
 }
 
-std::vector<std::size_t> measure_variants(std::vector<AbVariant>& variants, const AbOptions& options) {
+std::vector<std::size_t> measure_variants(std::vector<AbVariant>& variants, const AbOptions& options,
+                                          const GlobalOptions& global) {
   for (AbVariant& variant : variants) {
-    Progress progress("loading weights of " + variant.name);
-    variant.pipeline->load([&](std::size_t done, std::size_t total) { progress.update(done, total); });
+    load_weights(*variant.pipeline, global, "loading weights of " + variant.name);
   }
   const auto total = static_cast<std::size_t>(options.warmup + options.rounds) * variants.size();
   std::size_t done = 0;

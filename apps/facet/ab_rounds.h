@@ -43,6 +43,7 @@ std::vector<std::size_t> round_order(std::size_t variants, std::size_t round);
 
 // Loads all variants and runs warm-up and measured rounds. Fills rounds, uses and nll. Returns the order in which the
 // measured runs took place. Throws Error(run) naming variant and request when a request fails.
-std::vector<std::size_t> measure_variants(std::vector<AbVariant>& variants, const AbOptions& options);
+std::vector<std::size_t> measure_variants(std::vector<AbVariant>& variants, const AbOptions& options,
+                                          const GlobalOptions& global);
 
 }  // namespace facet::cli

@@ -9,6 +9,7 @@
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "facet/measure/percentiles.h"
+#include "memory_limit.h"
 #include "quantize_weight.h"
 #include "resolved_config.h"
 
@@ -60,18 +61,25 @@ void Progress::update(std::size_t done, std::size_t total) {
 
 std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, const GlobalOptions& global, bool load,
                                                 std::shared_ptr<gemma4::SharedParts> shared) {
+  return open_pipeline(load_config(config_file), global, load, std::move(shared));
+}
+
+std::unique_ptr<gemma4::Pipeline> open_pipeline(const Config& config, const GlobalOptions& global, bool load,
+                                                std::shared_ptr<gemma4::SharedParts> shared) {
   gemma4::PipelineOptions options;
   options.plugin_dirs = absolute_plugin_dirs(global);
   options.quantize = quantize_weight;
-  const Config config = load_config(config_file);
   auto pipeline = load_model_of(
       config, [&] { return std::make_unique<gemma4::Pipeline>(config, std::move(options), std::move(shared)); });
   log(LogLevel::info, "resolved config:\n{}", to_toml(pipeline->config()));
-  if (load) {
-    Progress progress("loading weights");
-    pipeline->load([&](std::size_t done, std::size_t total) { progress.update(done, total); });
-  }
+  if (load) load_weights(*pipeline, global);
   return pipeline;
+}
+
+void load_weights(gemma4::Pipeline& pipeline, const GlobalOptions& global, const std::string& title) {
+  check_memory_limit(pipeline, global);
+  Progress progress(title);
+  pipeline.load([&](std::size_t done, std::size_t total) { progress.update(done, total); });
 }
 
 std::string json_text(const Json& document) {

@@ -18,6 +18,7 @@ struct GlobalOptions {
   bool json = false;
   std::string log_level = "warn";
   std::vector<std::string> plugin_dirs;
+  std::string memory_limit;  // see memory_limit.h; empty: none
 };
 
 // A command registers itself and runs when it was chosen. Errors leave it as Error.
@@ -56,6 +57,11 @@ class Progress {
 // Plans the pipeline of a config file; with `load`, reads the weights too, showing progress.
 std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, const GlobalOptions& global, bool load,
                                                 std::shared_ptr<gemma4::SharedParts> shared = nullptr);
+std::unique_ptr<gemma4::Pipeline> open_pipeline(const Config& config, const GlobalOptions& global, bool load,
+                                                std::shared_ptr<gemma4::SharedParts> shared = nullptr);
+// Reads the weights, unless the plan is above what check_memory_limit() allows.
+void load_weights(gemma4::Pipeline& pipeline, const GlobalOptions& global,
+                  const std::string& title = "loading weights");
 
 // Runs `load` and adds to errors about the checkpoint which line of the config named it, and how.
 template <typename Load>

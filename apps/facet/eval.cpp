@@ -6,6 +6,7 @@
 #include "common.h"
 #include "eval_against.h"
 #include "facet/base/log.h"
+#include "memory_limit.h"
 
 namespace facet::cli {
 namespace {
@@ -184,6 +185,7 @@ void add_eval(CLI::App& app, GlobalOptions& global) {
   command
       ->add_option("--path", options->path, "prefill: in the configured chunks; decode: every token by the decode path")
       ->capture_default_str();
+  add_memory_limit_option(*command, global);
   add_global_options(*command, global);
   command->callback([options, &global] {
     set_log_level(parse_log_level(global.log_level));

@@ -5,6 +5,7 @@
 #include "common.h"
 #include "facet/base/log.h"
 #include "facet/tokenizer/stream_decoder.h"
+#include "memory_limit.h"
 #include "request_file.h"
 
 namespace facet::cli {
@@ -221,6 +222,7 @@ void add_run(CLI::App& app, GlobalOptions& global) {
       command->add_option("--seed", options->seed, "Makes sampling repeatable")->transform(whole_number(0, UINT64_MAX));
   command->add_flag("--chat", options->chat, "Put text prompts into the chat format as the user's turn");
   command->add_flag("--ignore-eos", options->ignore_eos, "Do not stop at the model's end tokens");
+  add_memory_limit_option(*command, global);
   add_global_options(*command, global);
   command->callback([options, &global] {
     set_log_level(parse_log_level(global.log_level));

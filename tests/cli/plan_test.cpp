@@ -70,6 +70,22 @@ TEST_F(PlanTest, ALimitBelowTheWeightsHasNoAdviceOfSizes) {
   EXPECT_THAT(run.err, HasSubstr("weights"));
 }
 
+// A ring holds window + chunk rows of a sequence, so a shorter chunk is an answer of its own.
+TEST_F(PlanTest, AShorterChunkFitsARing) {
+  ConfigText text;
+  text.kv_cache = "[kv_cache.sliding]\nplugin = \"ring\"\n[kv_cache.global]\nplugin = \"static\"";
+  const auto sized = [&](std::int64_t chunk) {
+    text.engine = fmt::format(
+        "threads = 2\nmax_sequences = 4\nmax_context = 4096\nmax_step_tokens = 2048\nprefill_chunk = {}", chunk);
+    return text;
+  };
+  const auto limit = plan(sized(512)).json()["total"].get<std::int64_t>();
+  const ProgramResult above = plan(sized(0), {"--memory-limit", std::to_string(limit)});
+  EXPECT_EQ(above.exit_code, 1) << above.text();
+  EXPECT_EQ(above.json()["would_fit"]["prefill_chunk"], 512) << above.text();
+  EXPECT_THAT(above.err, HasSubstr("engine.prefill_chunk = 512 (now 2048)"));
+}
+
 TEST_F(PlanTest, UnitsAreAccepted) {
   for (const char* limit : {"10GiB", "10 GiB", "1.5GB", "900MB", "1TiB", "4000000000"})
     EXPECT_EQ(plan({}, {"--memory-limit", limit}).exit_code, 0) << limit;

@@ -6,6 +6,7 @@
 
 #include "facet/base/error.h"
 #include "facet/checkpoint/linear_weight.h"
+#include "facet/measure/machine_limits.h"
 #include "facet/sampling/sampler.h"
 #include "facet/sdk/host.h"
 #include "facet/sdk/kv_rows.h"
@@ -32,6 +33,7 @@ class CpuBackend final : public Backend {
                        describe_cpu_features(services_.table()->cpu_features));
   }
 
+  std::optional<std::uint64_t> free_memory() const override { return std::nullopt; }
   DeviceBuffer allocate(std::uint64_t bytes, std::uint64_t alignment, const char* tag) override {
     return bytes == 0 ? DeviceBuffer() : DeviceBuffer(this, services_.allocate(bytes, alignment, tag), bytes);
   }
@@ -58,6 +60,12 @@ class CpuBackend final : public Backend {
     throw_error(ErrorKind::run,
                 "the CPU has no trace of kernels; the share of time outside plugins is in the output of 'facet bench', "
                 "times by plugin in the record of 'facet run --json'");
+  }
+  std::vector<StepTime> time_steps(const std::function<void()>& /*work*/) override {
+    throw_error(ErrorKind::run, "the CPU runs steps as they are called and records none whose gaps could be timed");
+  }
+  std::vector<double> read_rates(std::uint64_t bytes, std::int64_t repeats) override {
+    return measure_read_bandwidth(services_.table()->worker_count, static_cast<std::int64_t>(bytes), repeats);
   }
 
   void embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous, std::int64_t tokens,

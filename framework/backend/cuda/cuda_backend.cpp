@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "device_api.h"
 #include "facet/base/error.h"
@@ -46,7 +47,7 @@ class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(DeviceApi* device) : device_(device) {}
   ~CudaBackend() override {
-    for (const auto& [key, graph] : graphs_) device_->destroy_graph(graph);
+    for (const auto& [name, graph] : graphs_) device_->destroy_graph(graph);
     device_->destroy();
   }
   CudaBackend(const CudaBackend&) = delete;
@@ -60,6 +61,7 @@ class CudaBackend final : public Backend {
     return fmt::format("{}, {}", facts.name, format_bytes(facts.total_bytes));
   }
 
+  std::optional<std::uint64_t> free_memory() const override { return facts().free_bytes; }
   DeviceBuffer allocate(std::uint64_t bytes, std::uint64_t alignment, const char* tag) override {
     if (bytes == 0) return {};
     void* data = nullptr;
@@ -131,10 +133,12 @@ class CudaBackend final : public Backend {
   }
   bool run_recorded(std::int64_t key, const std::function<void()>& launch) override {
     SinkText text;
-    const auto found = graphs_.find(key);
+    const std::pair<bool, std::int64_t> name{timing_, key};
+    const auto found = graphs_.find(name);
     const bool fresh = found == graphs_.end();
     void* graph = fresh ? record(launch) : found->second;
-    if (fresh) graphs_[key] = graph;
+    if (fresh) graphs_[name] = graph;
+    if (timing_) replayed_.push_back(!fresh);
     check(device_->replay(graph, text.sink()), "replaying a recorded step", text);
     return fresh;
   }
@@ -154,6 +158,34 @@ class CudaBackend final : public Backend {
     }
     check(device_->end_trace(note, &kernels, text.sink()), "ending a trace", text);
     return kernels;
+  }
+
+  std::vector<StepTime> time_steps(const std::function<void()>& work) override {
+    SinkText text;
+    check(device_->begin_stamps(text.sink()), "beginning to time steps", text);
+    replayed_.clear();
+    timing_ = true;
+    try {
+      work();
+    } catch (...) {
+      timing_ = false;
+      throw;
+    }
+    timing_ = false;
+    const std::uint64_t* moments = nullptr;
+    std::uint64_t count = 0;
+    check(device_->end_stamps(&moments, &count, text.sink()), "reading the times of steps", text);
+    std::vector<StepTime> steps;
+    for (std::size_t i = 0; i < replayed_.size() && 2 * i + 1 < count; ++i)
+      steps.push_back({moments[2 * i], moments[2 * i + 1], replayed_[i]});
+    return steps;
+  }
+
+  std::vector<double> read_rates(std::uint64_t bytes, std::int64_t repeats) override {
+    SinkText text;
+    std::vector<double> rates(static_cast<std::size_t>(repeats));
+    check(device_->read_rates(bytes, repeats, rates.data(), text.sink()), "measuring its read rate", text);
+    return rates;
   }
 
   void embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous, std::int64_t tokens,
@@ -220,8 +252,13 @@ class CudaBackend final : public Backend {
     SinkText text;
     check(device_->begin_capture(text.sink()), "beginning a recording", text);
     void* graph = nullptr;
+    const auto stamp = [&] {
+      if (timing_) check(device_->stamp(text.sink()), "recording a stamp", text);
+    };
     try {
+      stamp();
       launch();
+      stamp();
     } catch (...) {
       if (device_->end_capture(&graph, text.sink()) == abi::Status::ok) device_->destroy_graph(graph);
       throw;
@@ -242,7 +279,10 @@ class CudaBackend final : public Backend {
   DeviceApi* device_;
   std::vector<MemoryAccount> accounts_;
   std::map<void*, std::size_t> tags_;  // allocation -> account
-  std::map<std::int64_t, void*> graphs_;
+  // Steps that are timed are recorded once more, with a stamp at each end: {with stamps, key}.
+  std::map<std::pair<bool, std::int64_t>, void*> graphs_;
+  bool timing_ = false;
+  std::vector<bool> replayed_;  // of the timed steps
 };
 
 }  // namespace

@@ -8,8 +8,8 @@
 namespace facet::cuda {
 
 // Raised with every change of this header or of the structs of backend.h that it passes on.
-inline constexpr std::uint32_t kDeviceApiVersion = 2;
-inline constexpr const char* kDeviceApiSymbol = "facet_cuda_device_v2";
+inline constexpr std::uint32_t kDeviceApiVersion = 3;
+inline constexpr const char* kDeviceApiSymbol = "facet_cuda_device_v3";
 
 struct DeviceFacts {
   char name[128];
@@ -46,6 +46,15 @@ class DeviceApi {
   // Kernels between the two calls, in the order of their ends; end_trace() waits for the device.
   virtual abi::Status begin_trace(abi::TextSink error) noexcept = 0;
   virtual abi::Status end_trace(NoteKernel note, void* context, abi::TextSink error) noexcept = 0;
+
+  // Forgets all moments; queues a kernel that notes one; waits and hands them out in the order of the queue, in
+  // nanoseconds of the device's clock, valid until the next call.
+  virtual abi::Status begin_stamps(abi::TextSink error) noexcept = 0;
+  virtual abi::Status stamp(abi::TextSink error) noexcept = 0;
+  virtual abi::Status end_stamps(const std::uint64_t** moments, std::uint64_t* count, abi::TextSink error) noexcept = 0;
+  // rates: [repeats] bytes a second.
+  virtual abi::Status read_rates(std::uint64_t bytes, std::int64_t repeats, double* rates,
+                                 abi::TextSink error) noexcept = 0;
 
   // The operations of Backend.
   virtual abi::Status embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous,

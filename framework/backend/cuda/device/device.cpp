@@ -6,9 +6,11 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "device/kernel_trace.h"
 #include "device/launch.h"
+#include "device/measure.h"
 #include "device_api.h"
 #include "facet/sdk/text.h"
 
@@ -187,6 +189,23 @@ class Device final : public DeviceApi {
     return waited != abi::Status::ok ? waited : ended;
   }
 
+  abi::Status begin_stamps(abi::TextSink sink) noexcept override { return status_of(stamps_.clear(stream_), sink); }
+  abi::Status stamp(abi::TextSink sink) noexcept override { return status_of(stamps_.queue(stream_), sink); }
+  abi::Status end_stamps(const std::uint64_t** moments, std::uint64_t* count, abi::TextSink sink) noexcept override
+      try {
+    const abi::Status status = status_of(stamps_.read(stream_, moments_), sink);
+    *moments = moments_.data();
+    *count = moments_.size();
+    return status;
+  } catch (const std::bad_alloc&) {
+    sdk::write_line(sink, "no host memory");
+    return abi::Status::out_of_memory;
+  }
+  abi::Status read_rates(std::uint64_t bytes, std::int64_t repeats, double* rates,
+                         abi::TextSink sink) noexcept override {
+    return status_of(measure_read_rates(bytes, repeats, rates, stream_), sink);
+  }
+
   abi::Status embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous,
                     std::int64_t tokens, float scale, float* out, abi::TextSink sink) noexcept override {
     return status_of(launch_embed(table, ids, previous, tokens, scale, out, stream_), sink);
@@ -241,6 +260,8 @@ class Device final : public DeviceApi {
   void* argmax_scratch_ = nullptr;
   Pinned upload_, read_, later_;
   std::uint64_t upload_used_ = 0;
+  Stamps stamps_;
+  std::vector<std::uint64_t> moments_;
   std::map<void*, void*> shifted_;  // aligned address -> what cudaMalloc gave
 };
 
@@ -273,7 +294,7 @@ abi::Status make_device(std::uint32_t version, std::int32_t ordinal, DeviceApi**
 }  // namespace
 }  // namespace facet::cuda
 
-extern "C" __attribute__((visibility("default"))) facet::abi::Status facet_cuda_device_v2(
+extern "C" __attribute__((visibility("default"))) facet::abi::Status facet_cuda_device_v3(
     std::uint32_t version, std::int32_t ordinal, facet::cuda::DeviceApi** device, facet::abi::TextSink error) {
   try {
     return facet::cuda::make_device(version, ordinal, device, error);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,13 @@ struct KernelTime {
   std::uint64_t end_ns = 0;
 };
 
+// One recorded step on the device's clock: its first kernel began, its last one ended.
+struct StepTime {
+  std::uint64_t start_ns = 0;
+  std::uint64_t end_ns = 0;
+  bool replayed = false;  // false: it was recorded on the way, so the device waited for that before
+};
+
 // "Activations" are of activation_type(), row-major [tokens, width]; the residual stream and logits are f32. Operations
 // are queued on the stream in call order; all pointers but those of upload() and download() are device memory.
 class Backend {
@@ -118,6 +126,8 @@ class Backend {
   virtual abi::DType activation_type() const = 0;
   // Model and free memory of a device, for records: "NVIDIA H200, 139.8 GiB".
   virtual std::string description() const = 0;
+  // Bytes that allocate() can still give; nothing where the host's memory is the device's.
+  virtual std::optional<std::uint64_t> free_memory() const = 0;
   // Zero-filled; throws Error(run) with tag, bytes and what is free when there is no room. tag is a literal.
   virtual DeviceBuffer allocate(std::uint64_t bytes, std::uint64_t alignment, const char* tag) = 0;
   virtual void deallocate(void* data, std::uint64_t bytes) noexcept = 0;
@@ -145,6 +155,12 @@ class Backend {
   // Kernels that `work` runs on the device, in the order of their ends. Throws Error(run) where the device has no
   // trace: the CPU, or CUDA without its profiling library. Tracing may slow the work down.
   virtual std::vector<KernelTime> trace(const std::function<void()>& work) = 0;
+  // Steps that `work` runs by run_recorded(), in order; the first 32,768 of them. Nothing is traced: a small kernel at
+  // each end of the step notes the time. Throws Error(run) on the CPU, which records no steps.
+  virtual std::vector<StepTime> time_steps(const std::function<void()>& work) = 0;
+  // Bytes a second that the device reads from its memory: one value for each of `repeats` passes over `bytes`, which
+  // should be several times its last-level cache, after passes that are not counted.
+  virtual std::vector<double> read_rates(std::uint64_t bytes, std::int64_t repeats) = 0;
 
   // out[t] = row ids[t] of the table * scale. Any weight format; ids are checked by the caller. Table from place().
   // An id below 0 stands for previous[-1 - id], or for 0 where that is below 0; without one, previous may be null.
