@@ -92,7 +92,7 @@ void Gemma4Model::forward(const StepInput& input) {
   for (const CallCounter* counter : all) before.push_back(counter->calls);
   const ActivationLayout& layout = plan_.activations();
   const std::int64_t key = 2 * tokens_ + (has_logits_ ? 1 : 0);
-  const bool launched = backend_.run_recorded(key, [&] {
+  const bool launched = backend_.run_recorded(this, key, [&] {
     run_layers({});
     if (!has_logits_) {
       backend_.residual_norm(last_residual(nullptr));

@@ -23,6 +23,9 @@ class Gemma4Model final : public Model {
   // total)` is called after each module; may be empty.
   Gemma4Model(ModelPlan& plan, const WeightSource& source, Backend& backend, WeightStore& store,
               const QuantizeWeight& quantize, const std::function<void(std::size_t, std::size_t)>& progress);
+  ~Gemma4Model() override { backend_.forget_recorded(this); }
+  Gemma4Model(const Gemma4Model&) = delete;
+  Gemma4Model& operator=(const Gemma4Model&) = delete;
 
   std::int64_t vocabulary() const override { return plan_.facts().model.vocabulary; }
   std::int64_t max_step_tokens() const override { return plan_.max_step_tokens(); }

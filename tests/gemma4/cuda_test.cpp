@@ -156,6 +156,31 @@ TEST_F(Cuda, RunsRepeatAndCountTheirCalls) {
   EXPECT_GT(calls["flash_cuda"], 1000);
 }
 
+// Models that share weights and a device replay steps of their own: other kernels, another cache.
+TEST_F(Cuda, SharedWeightsKeepStepsApart) {
+  PipelineConfig other = int4_on_gpu();
+  other.linear_to_4 = other.linear_to_64 = "";
+  other.sliding = "static";
+  std::vector<Request> requests;
+  for (const Ids& prompt : greedy_reference("draft").prompts) requests.push_back(greedy_request(prompt, 24));
+  const std::vector<RequestResult> right = run_together(*load_pipeline(other), requests);
+  const auto first = load_pipeline(int4_on_gpu());
+  const auto second = load_pipeline(other, first->shared());
+  const std::vector<RequestResult> mine = run_together(*first, requests);
+  for (int round = 0; round < 2; ++round) {
+    const std::vector<RequestResult> theirs = run_together(*second, requests);
+    for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(theirs[i].ids, right[i].ids) << "request " << i;
+    const std::vector<RequestResult> again = run_together(*first, requests);
+    for (std::size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(again[i].ids, mine[i].ids) << "request " << i;
+  }
+  for (const PluginUse& use : second->plugin_use()) {
+    EXPECT_NE(use.name, "w4a16_stream");
+    if (use.place == "linear") {
+      EXPECT_GT(use.calls, 24) << use.name;
+    }
+  }
+}
+
 TEST_F(Cuda, PlannedBytesAreAllocatedBytes) {
   const auto pipeline = load_pipeline(int4_on_gpu());
   expect_plan_is_allocated(*pipeline);

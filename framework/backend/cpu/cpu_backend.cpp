@@ -52,7 +52,8 @@ class CpuBackend final : public Backend {
   PlacedWeight place(const abi::WeightView& weight, const char* /*tag*/) override { return {weight, {}}; }
   std::uint64_t placed_bytes(std::uint64_t /*values*/, std::uint64_t /*side*/) const override { return 0; }
   std::int64_t recorded_rows(std::int64_t rows, std::int64_t /*limit*/) const override { return rows; }
-  bool run_recorded(std::int64_t /*key*/, const std::function<void()>& launch) override {
+  void forget_recorded(const void* /*owner*/) noexcept override {}
+  bool run_recorded(const void* /*owner*/, std::int64_t /*key*/, const std::function<void()>& launch) override {
     launch();
     return true;
   }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "device_api.h"
 #include "facet/base/error.h"
@@ -131,9 +131,9 @@ class CudaBackend final : public Backend {
     const auto* found = std::lower_bound(std::begin(kRecordedRows), std::end(kRecordedRows), rows);
     return std::min(found == std::end(kRecordedRows) ? rows : *found, limit);
   }
-  bool run_recorded(std::int64_t key, const std::function<void()>& launch) override {
+  bool run_recorded(const void* owner, std::int64_t key, const std::function<void()>& launch) override {
     SinkText text;
-    const std::pair<bool, std::int64_t> name{timing_, key};
+    const std::tuple<const void*, bool, std::int64_t> name{owner, timing_, key};
     const auto found = graphs_.find(name);
     const bool fresh = found == graphs_.end();
     void* graph = fresh ? record(launch) : found->second;
@@ -141,6 +141,17 @@ class CudaBackend final : public Backend {
     if (timing_) replayed_.push_back(!fresh);
     check(device_->replay(graph, text.sink()), "replaying a recorded step", text);
     return fresh;
+  }
+
+  void forget_recorded(const void* owner) noexcept override {
+    for (auto at = graphs_.begin(); at != graphs_.end();) {
+      if (std::get<0>(at->first) != owner) {
+        ++at;
+        continue;
+      }
+      device_->destroy_graph(at->second);
+      at = graphs_.erase(at);
+    }
   }
 
   std::vector<KernelTime> trace(const std::function<void()>& work) override {
@@ -279,8 +290,8 @@ class CudaBackend final : public Backend {
   DeviceApi* device_;
   std::vector<MemoryAccount> accounts_;
   std::map<void*, std::size_t> tags_;  // allocation -> account
-  // Steps that are timed are recorded once more, with a stamp at each end: {with stamps, key}.
-  std::map<std::pair<bool, std::int64_t>, void*> graphs_;
+  // Steps that are timed are recorded once more, with a stamp at each end: {owner, with stamps, key}.
+  std::map<std::tuple<const void*, bool, std::int64_t>, void*> graphs_;
   bool timing_ = false;
   std::vector<bool> replayed_;  // of the timed steps
 };

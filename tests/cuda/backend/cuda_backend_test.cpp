@@ -259,6 +259,26 @@ TEST_F(CudaBackendTest, RotaryUsesFloatAngles) {
   expect_near(back(device_sine, 12), sine, 0, 1e-6);
 }
 
+// Two owners may use the same key for different work, and what one recorded goes with it.
+TEST_F(CudaBackendTest, RecordedStepsBelongToTheirOwner) {
+  auto* row = on_gpu(std::vector<std::int32_t>{0});
+  struct Owner {
+    float *in, *out;
+  };
+  std::vector<Owner> owners;
+  for (const float value : {1.0f, 2.0f})
+    owners.push_back({on_gpu(std::vector<float>(64, value)), on_gpu(std::vector<float>(64, kNan))});
+  const auto step = [&](const Owner& owner) {
+    return gpu_->run_recorded(&owner, 1, [&] { gpu_->gather_rows(owner.in, row, 1, 64, owner.out); });
+  };
+  for (const Owner& owner : owners) EXPECT_TRUE(step(owner));
+  expect_near(back(owners[0].out, 64), std::vector<float>(64, 1.0f), 0, 0);
+  expect_near(back(owners[1].out, 64), std::vector<float>(64, 2.0f), 0, 0);
+  gpu_->forget_recorded(&owners[0]);
+  EXPECT_TRUE(step(owners[0]));
+  EXPECT_FALSE(step(owners[1]));
+}
+
 // The first call records and runs; later ones run what was recorded on what the memory holds then.
 TEST_F(CudaBackendTest, RecordedStepsReadTheMemoryOfTheirReplay) {
   const std::int64_t width = 512;
@@ -271,17 +291,17 @@ TEST_F(CudaBackendTest, RecordedStepsReadTheMemoryOfTheirReplay) {
     gpu_->gather_rows(in, row, 1, width, out);
     gpu_->soft_cap(out, width, 30);
   };
-  EXPECT_TRUE(gpu_->run_recorded(1, step));
+  EXPECT_TRUE(gpu_->run_recorded(this, 1, step));
   for (int round = 0; round < 3; ++round) {
     std::vector<float> values = numbers(static_cast<std::size_t>(width), 20);
     gpu_->upload(in, values.data(), values.size() * sizeof(float));
-    EXPECT_FALSE(gpu_->run_recorded(1, step));
+    EXPECT_FALSE(gpu_->run_recorded(this, 1, step));
     cpu_->soft_cap(values.data(), width, 30);
     expect_near(back(out, values.size()), values, 1e-5, 1e-5);
   }
   EXPECT_EQ(launches, 1);
-  EXPECT_THROW(gpu_->run_recorded(2, [] { throw_error(ErrorKind::run, "inside"); }), Error);
-  EXPECT_FALSE(gpu_->run_recorded(1, step));  // the stream records no longer
+  EXPECT_THROW(gpu_->run_recorded(this, 2, [] { throw_error(ErrorKind::run, "inside"); }), Error);
+  EXPECT_FALSE(gpu_->run_recorded(this, 1, step));  // the stream records no longer
   EXPECT_EQ(gpu_->recorded_rows(5, 64), 8);
   EXPECT_EQ(gpu_->recorded_rows(5, 6), 6);
   EXPECT_EQ(gpu_->recorded_rows(64, 64), 64);

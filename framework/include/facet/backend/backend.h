@@ -147,10 +147,12 @@ class Backend {
 
   // Rows that a decoding step of `rows` is launched with, at most `limit`: recorded steps exist for a few counts only.
   virtual std::int64_t recorded_rows(std::int64_t rows, std::int64_t limit) const = 0;
-  // Calls `launch`, which only queues operations and plugin runs; where the device can, it is recorded at the first
-  // call for `key` and replayed from then on, so it may depend on nothing but the key and device memory. False: it was
-  // replayed.
-  virtual bool run_recorded(std::int64_t key, const std::function<void()>& launch) = 0;
+  // Calls `launch`, which only queues operations and plugin runs; where the device can, it is recorded at the owner's
+  // first call for `key` and replayed from then on, so it may depend on nothing but the key and the owner's device
+  // memory. False: it was replayed. Models that share a backend are different owners.
+  virtual bool run_recorded(const void* owner, std::int64_t key, const std::function<void()>& launch) = 0;
+  // Drops what was recorded for an owner, which calls this before it goes.
+  virtual void forget_recorded(const void* owner) noexcept = 0;
 
   // Kernels that `work` runs on the device, in the order of their ends. Throws Error(run) where the device has no
   // trace: the CPU, or CUDA without its profiling library. Tracing may slow the work down.
