@@ -1,12 +1,22 @@
 #include "gemma4/gemma4_model.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace facet::gemma4 {
 namespace {
 
 // Pages of the file are given back after this many modules: packed copies replace them.
 constexpr std::size_t kModulesBetweenReleases = 8;
+
+// Contexts that recorded steps are made for: 1,024, 1,536, 2,048, 3,072 tokens and so on, so that they stay few and the
+// launches for one serve a context a third shorter well.
+std::int64_t recorded_context(std::int64_t tokens, std::int64_t longest) {
+  std::int64_t context = 1024;
+  while (context < tokens)
+    context = std::has_single_bit(static_cast<std::uint64_t>(context)) ? context / 2 * 3 : context / 3 * 4;
+  return std::min(context, longest);
+}
 
 }  // namespace
 
@@ -84,14 +94,14 @@ void Gemma4Model::forward(const StepInput& input) {
     show_hidden(input.observer, layers_.size());
     return;
   }
-  // A recorded step serves every context, so launches are chosen for the longest.
-  step.batch.max_rows = plan_.kv().max_sequence_tokens();
+  // A recorded step serves a range of contexts; launches are chosen for the longest of them.
+  step.batch.max_rows = recorded_context(step.batch.max_rows, plan_.kv().max_sequence_tokens());
   const std::vector<CallCounter*> all = counters();
   std::vector<std::int64_t> before;
   before.reserve(all.size());
   for (const CallCounter* counter : all) before.push_back(counter->calls);
   const ActivationLayout& layout = plan_.activations();
-  const std::int64_t key = 2 * tokens_ + (has_logits_ ? 1 : 0);
+  const std::int64_t key = (step.batch.max_rows << 32) + 2 * tokens_ + (has_logits_ ? 1 : 0);
   const bool launched = backend_.run_recorded(this, key, [&] {
     run_layers({});
     if (!has_logits_) {
