@@ -76,7 +76,7 @@ bench_model() {
 }
 
 if wants tests; then
-  for name in "${tests[@]}" test_gemma4_cuda; do step "$name" 120 run_test "$name"; done
+  for name in "${tests[@]}" test_gemma4_cuda cli_bench_gpu_test; do step "$name" 120 run_test "$name"; done
 fi
 if wants kernels; then
   step bench_linear_cuda 150 "$build/bin/bench_linear_cuda" --json "$out/cuda-linear.json"
@@ -98,11 +98,12 @@ for name in ("cuda-decode", "cuda-decode-long", "cuda-prefill"):
     for run in document["runs"]:
         decode = run["decode"] or {"tokens_per_second": {"median": 0}, "ms_per_step": {"median": 0}}
         print(f"batch {run['batch']:3} prompt {run['prompt_tokens']:6}: prefill {run['prefill']['tokens_per_second']['median']:9.0f} tokens/s, "
-              f"decode {decode['tokens_per_second']['median']:8.1f} tokens/s, {decode['ms_per_step']['median']:7.3f} ms a step")
+              f"decode {decode['tokens_per_second']['median']:8.1f} tokens/s, {decode['ms_per_step']['median']:7.3f} ms a step, "
+              f"{(decode.get('gap_us') or {'median': 0})['median']:6.2f} us between steps")
 P
 fi
 if wants sanitizer; then
-  for name in "${tests[@]}"; do step "memcheck $name" 240 compute-sanitizer --error-exitcode 1 "$build/tests/$name" --gtest_brief=1; done
+  for name in "${tests[@]}"; do step "memcheck $name" 240 compute-sanitizer --error-exitcode 1 --report-api-errors no "$build/tests/$name" --gtest_brief=1; done
 fi
 # Folders say nothing about the result.
 sed -i "s|$build/||g; s|$root/||g" "$out"/*.json 2>/dev/null

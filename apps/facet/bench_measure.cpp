@@ -6,6 +6,7 @@
 #include "bench_profile.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
+#include "memory_limit.h"
 
 namespace facet::cli {
 namespace {
@@ -22,6 +23,8 @@ void check_finished(Engine& engine) {
 Bench::Bench(const BenchOptions& options, std::unique_ptr<gemma4::Pipeline> pipeline, const GlobalOptions& global)
     : options_(options), pipeline_(std::move(pipeline)), random_(options.seed) {
   check_shapes();
+  check_memory_limit(*pipeline_, global);
+  measure_read_rates();
   load_weights(*pipeline_, global);
 }
 
@@ -68,12 +71,12 @@ std::uint64_t Bench::read_rate_bytes() const {
   return std::uint64_t{1} << (on_cpu() ? 29 : 32);
 }
 
-std::vector<double> Bench::read_rates() {
+// Before weights lie in the memory: what is read would come on top of them.
+void Bench::measure_read_rates() {
   try {
-    return backend().read_rates(read_rate_bytes(), options_.repeat);
+    read_rates_ = backend().read_rates(read_rate_bytes(), options_.repeat);
   } catch (const Error& error) {
     log(LogLevel::warn, "the memory's read bandwidth is not measured: {}", error.full_text());
-    return {};
   }
 }
 

@@ -40,7 +40,7 @@ class Bench {
   // Kernels of one more prefill and decode, by name.
   Json profile(const BenchShape& shape);
   // Bytes a second, one value a repeat; empty, with a warning, where there is no room for it.
-  std::vector<double> read_rates();
+  const std::vector<double>& read_rates() const { return read_rates_; }
   std::uint64_t read_rate_bytes() const;
   // Bytes of weights that one step with `rows` rows in every linear reads, from the plan of the plugins that serve
   // them.
@@ -52,6 +52,7 @@ class Bench {
 
  private:
   void check_shapes() const;
+  void measure_read_rates();
   void submit(Engine& engine, const BenchShape& shape, std::int64_t generate);
   void prefill(const BenchShape& shape, BenchSamples& samples);
   std::unique_ptr<Engine> start_decode(const BenchShape& shape);
@@ -61,6 +62,7 @@ class Bench {
   const BenchOptions& options_;
   std::unique_ptr<gemma4::Pipeline> pipeline_;
   std::mt19937_64 random_;
+  std::vector<double> read_rates_;
   std::uint64_t salt_ = 0;
 };
 

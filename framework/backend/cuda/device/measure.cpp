@@ -24,7 +24,8 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-constexpr std::int64_t kWarmUpReads = 2;
+// Some twenty milliseconds for 4 GiB: a device that idled raises its clock meanwhile.
+constexpr std::int64_t kWarmUpReads = 20;
 
 cudaError_t time_reads(const void* memory, std::uint64_t bytes, std::uint32_t* sink, std::int64_t repeats,
                        double* rates, cudaStream_t stream) {

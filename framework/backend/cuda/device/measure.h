@@ -29,7 +29,7 @@ class Stamps {
   std::uint64_t* memory_ = nullptr;  // how many, then the moments
 };
 
-// Bytes a second, one value for each of `repeats` reads of `bytes` of fresh memory, after two that are not counted.
+// Bytes a second, one value for each of `repeats` reads of `bytes` of fresh memory, after some that are not counted.
 cudaError_t measure_read_rates(std::uint64_t bytes, std::int64_t repeats, double* rates, cudaStream_t stream);
 
 // memory: how many moments there are, then room for `capacity` of them.

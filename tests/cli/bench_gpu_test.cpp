@@ -1,0 +1,75 @@
+// facet bench and facet plan on a GPU, with the embedded INT4 model.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "config_text.h"
+#include "run_program.h"
+
+namespace facet::cli_test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class BenchOnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    const ProgramResult run = run_facet({"plan", config_, "--json"});
+    if (run.exit_code == 0) {
+      plan_ = run.json();
+      return;
+    }
+    if (std::getenv("FACET_REQUIRE_GPU") != nullptr) FAIL() << run.text();
+    GTEST_SKIP() << run.err;
+  }
+  ProgramResult bench(std::vector<std::string> more) const {
+    std::vector<std::string> arguments = {"bench",      config_, "--prompt-tokens", "40", "--batch", "1,3",
+                                          "--generate", "24",    "--repeat",        "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_facet(arguments);
+  }
+
+  const std::string config_ = (fs::path(FACET_SOURCE_DIR) / "configs/cuda/docs-22m.toml").string();
+  Json plan_;
+};
+
+TEST_F(BenchOnGpu, ReadRateAndGapsBetweenStepsAreMeasured) {
+  const ProgramResult run = bench({"--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  const Json document = run.json();
+  const Json& limit = document["read_bandwidth"];
+  ASSERT_TRUE(limit.is_object()) << run.err;
+  EXPECT_TRUE(limit["threads"].is_null());
+  EXPECT_GT(limit["gb_per_s"]["min"].get<double>(), 0);
+  ASSERT_EQ(document["runs"].size(), 2u);
+  for (const Json& shape : document["runs"]) {
+    const Json& decode = shape["decode"];
+    EXPECT_GT(decode["share_of_read_bandwidth"].get<double>(), 0);
+    const Json& gap = decode["gap_us"];
+    ASSERT_TRUE(gap.is_object()) << decode.dump();
+    EXPECT_GT(gap["min"].get<double>(), 0);
+    EXPECT_LE(gap["min"].get<double>(), gap["median"].get<double>());
+    EXPECT_LE(gap["median"].get<double>(), gap["max"].get<double>());
+  }
+  const ProgramResult text = bench({});
+  ASSERT_EQ(text.exit_code, 0) << text.text();
+  EXPECT_THAT(text.out, AllOf(HasSubstr("memory read bandwidth, device"),
+                              HasSubstr("us between steps without a kernel"), HasSubstr("% of the read bandwidth")));
+}
+
+// What a limit counts is what lies on the device.
+TEST_F(BenchOnGpu, TheLimitIsExact) {
+  std::int64_t sum = 0;
+  for (const char* part : {"weights", "kv_sliding", "kv_global", "workspace", "activations"})
+    sum += plan_[part].get<std::int64_t>();
+  EXPECT_EQ(plan_["total"], sum);
+  EXPECT_EQ(bench({"--memory-limit", std::to_string(sum)}).exit_code, 0);
+  const ProgramResult above = bench({"--memory-limit", std::to_string(sum - 1)});
+  EXPECT_EQ(above.exit_code, 1) << above.text();
+  EXPECT_THAT(above.err, AllOf(HasSubstr("of the GPU's memory"), HasSubstr(std::to_string(sum)),
+                               HasSubstr("engine.max_sequences = 7")));
+}
+
+}  // namespace
+}  // namespace facet::cli_test
