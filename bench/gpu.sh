@@ -4,10 +4,11 @@ set -uo pipefail
 root="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
 
 usage() {
-  echo "usage: gpu.sh [BUILD] [--out FOLDER] [--only tests|kernels|model|sanitizer]..."
+  echo "usage: gpu.sh [BUILD] [--out FOLDER] [--only tests|kernels|model|quantize|sanitizer]..."
   echo "  BUILD         folder of a release build with tests and benchmarks (default: build/release)"
   echo "  --out FOLDER  where the JSON files go (default: BUILD/gpu-results; bench/results holds the recorded run)"
   echo "  --only PART   may be repeated; without: tests, kernels and model. Kernels alone, then Gemma 4 12B's shape."
+  echo "                quantize: a bf16 checkpoint in Gemma 4 12B's shape, from files to files; takes 35 GB in TMPDIR, 4 minutes"
   echo "                sanitizer: compute-sanitizer memcheck over the tests of the kernels"
 }
 
@@ -41,11 +42,11 @@ while [[ $# -gt 0 ]]; do
 done
 [[ ${#parts[@]} -gt 0 ]] || parts=(tests kernels model)
 for part in "${parts[@]}"; do
-  [[ "$part" =~ ^(tests|kernels|model|sanitizer)$ ]] || fail "unknown part '$part'"
+  [[ "$part" =~ ^(tests|kernels|model|quantize|sanitizer)$ ]] || fail "unknown part '$part'"
 done
 build="$(realpath -m -- "${build:-$root/build/release}")"
 out="$(realpath -m -- "${out:-$build/gpu-results}")"
-tests=(cuda_backend_test cuda_linear_test cuda_attention_test cuda_quantizer_test)
+tests=(cuda_backend_test cuda_linear_test cuda_attention_test cuda_quantizer_test cuda_calibration_test cuda_quantize_command_test)
 [[ -x "$build/bin/facet" ]] || fail "$build/bin/facet is missing; build with: cmake --preset release && cmake --build build/release"
 mkdir -p "$out"
 cd "$root" || exit 1
@@ -100,6 +101,23 @@ for name in ("cuda-decode", "cuda-decode-long", "cuda-prefill"):
         print(f"batch {run['batch']:3} prompt {run['prompt_tokens']:6}: prefill {run['prefill']['tokens_per_second']['median']:9.0f} tokens/s, "
               f"decode {decode['tokens_per_second']['median']:8.1f} tokens/s, {decode['ms_per_step']['median']:7.3f} ms a step, "
               f"{(decode.get('gap_us') or {'median': 0})['median']:6.2f} us between steps")
+P
+fi
+if wants quantize; then
+  work="$(mktemp -d)"
+  trap 'rm -rf "$work"' EXIT
+  step "make a checkpoint" 120 python3 bench/cuda/quantize/make_checkpoint.py "$work/in"
+  step "quantize" 400 "$build/bin/facet" quantize --in "$work/in" --out "$work/out" --method gptq \
+    --calibration "$work/in/calibration.jsonl" --device cuda --log-level info
+  python3 - "$work" "$out/cuda-quantize-12b.json" <<'P'
+import json, sys
+report = json.load(open(sys.argv[1] + "/out/quantization_report.json"))
+report["in"] = "bench/cuda/quantize/make_checkpoint.py"
+report["settings"]["calibration"] = "calibration.jsonl"
+for layer in report["layers"]:
+    layer["modules"] = {m["name"].split(".")[-1]: round(m["seconds"], 4) for m in layer["modules"]}
+    layer["inputs"] = {i["first_module"].split(".")[-1]: round(i["seconds"], 4) for i in layer["inputs"]}
+json.dump(report, open(sys.argv[2], "w"), indent=1)
 P
 fi
 if wants sanitizer; then

@@ -57,10 +57,11 @@ QuantizeReport write_nearest(const QuantizeSettings& settings, QuantizeJob& job,
 }
 
 // The job as the work folder remembers it.
-Json job_identity(const Workbench& bench, const Sequences& samples) {
+Json job_identity(const Workbench& bench, const CalibrationWalk& walk, const Sequences& samples) {
   // Devices differ in rounding: a run goes on where it began.
   Json job = {{"facet_version", FACET_VERSION},
               {"device", bench.engine().description()},
+              {"forward", walk.device()},
               {"checkpoint", fmt::format("{:016x}", bench.checkpoint.content_hash())},
               {"calibration_ids", fmt::format("{:016x}", fingerprint(samples))}};
   job.update(settings_json(bench.settings));
@@ -80,25 +81,31 @@ QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& j
   const Workbench bench(settings);
   const Sequences samples = read_samples(settings);
   const Sequences evaluation = settings.evaluate.empty() ? Sequences() : read_evaluation(settings);
-  const QuantizeMemory memory = plan_memory(bench, samples);
+  const std::unique_ptr<CalibrationWalk> walk = make_walk(bench, samples);
+  const QuantizeMemory memory = plan_memory(bench, *walk);
+  report["device"] = bench.engine().description();
+  report["forward"] = walk->device();
   report["memory"] = memory_json(memory);
   report["calibration_tokens"] = token_count(samples);
   print_memory(memory);
   if (settings.dry_run) return {};
-  WorkFolder work(job.out, job_identity(bench, samples), settings.resume);
+  WorkFolder work(job.out, job_identity(bench, *walk, samples), settings.resume);
   const auto start = Clock::now();
   {
     QuantizeProgressLine progress(total_cost(bench, token_count(samples)));
-    quantize_layers(bench, samples, work, progress);
+    quantize_layers(bench, samples, *walk, work, progress);
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   report["seconds"] = seconds;
-  // Share of the threads' time that went into matrix products and factorisations.
+  // Share of the threads' time that went into matrix products and factorisations; on a GPU, of all time, into those of
+  // the quantizer.
   report["blas_share"] =
       static_cast<double>(bench.blas().nanoseconds()) / 1e9 / (seconds * static_cast<double>(bench.workers()));
   report["threads"] = bench.workers();
-  report["device"] = bench.engine().description();
-  if (const double device = bench.engine().blas_seconds(); device > 0) report["device_blas_seconds"] = device;
+  if (const double device = bench.engine().blas_seconds(); device > 0) {
+    report["device_blas_seconds"] = device;
+    report["blas_share"] = device / seconds;
+  }
   add_layer_reports(bench, work, report);
   if (!evaluation.empty()) {
     report["evaluation"] =
@@ -242,8 +249,9 @@ void add_quantize(CLI::App& app, GlobalOptions& global) {
   command->add_option("--evaluate", settings->evaluate,
                       "File with one JSON array of token ids a line: report NLL and KL against the source");
   command
-      ->add_option("--device", settings->device,
-                   "Where Hessians are made and matrices quantized; auto: a GPU when one works, else the CPU")
+      ->add_option(
+          "--device", settings->device,
+          "Where samples run, Hessians are made and matrices quantized; auto: a GPU when one works, else the CPU")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   command->add_option("--threads", settings->threads, "0: all")

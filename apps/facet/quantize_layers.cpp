@@ -9,8 +9,6 @@
 namespace facet::cli {
 namespace {
 
-using gemma4::CalibrationForward;
-using gemma4::LayerMatrices;
 using gemma4::LayerStage;
 using gemma4::StageModules;
 using Clock = std::chrono::steady_clock;
@@ -40,122 +38,92 @@ double head_cost(const Workbench& bench, std::int64_t tokens) {
 
 class LayerLoop {
  public:
-  LayerLoop(const Workbench& bench, const Sequences& samples, WorkFolder& work, QuantizeProgressLine& progress)
+  LayerLoop(const Workbench& bench, const Sequences& samples, CalibrationWalk& walk, WorkFolder& work,
+            QuantizeProgressLine& progress)
       : bench_(bench),
-        samples_(samples),
+        tokens_(token_count(samples)),
+        corrected_(has_correction(bench.settings)),
+        walk_(walk),
         work_(work),
-        progress_(progress),
-        states_(bench.facts, bench.checkpoint, bench.backend(), bench.products(), samples) {
-    if (bench.settings.gptq() && bench.settings.correction != 0)
-      originals_.emplace(bench.facts, bench.checkpoint, bench.backend(), bench.products(), samples);
-  }
+        progress_(progress) {}
 
   void run();
 
  private:
-  void embed();
-  void quantize_layer(std::size_t layer);
-  void replay_layer(std::size_t layer);
+  // A stage's modules as the quantized model has them, and as the source does.
+  struct Weights {
+    std::vector<LinearWeight> now, originals;
+  };
+
+  void quantize_layer();
+  void replay_layer();
   void quantize_stage(LayerStage stage);
   void quantize_head();
-  // Rows of a sequence's inputs in one of the two models.
-  using Fill =
-      std::function<void(CalibrationForward& states, const LayerMatrices& matrices, std::size_t sequence, float* out)>;
   // What the inputs of `module`, and of all that read the same, are made into.
-  std::unique_ptr<quantizer::Calibration> calibrate(const std::string& module, const QuantizationScheme& scheme,
-                                                    std::int64_t width, const Fill& fill);
-  void add_batch(std::size_t begin, std::size_t end, const std::string& module, const Fill& fill,
-                 quantizer::Calibration& inputs);
+  std::unique_ptr<quantizer::Calibration> calibrate(std::optional<LayerStage> stage, const std::string& module,
+                                                    const QuantizationScheme& scheme, std::int64_t width);
   QuantizedMatrix quantize_module(const gemma4::StageModule& module, const std::string& source,
                                   quantizer::Calibration& inputs, Json& report);
-  void advance(LayerStage stage);
-  void for_sequences(std::size_t begin, std::size_t end, const std::function<void(std::size_t)>& body) const;
-  std::size_t batch_end(std::size_t begin) const;
+  void advance(LayerStage stage, const Weights& weights);
 
   const Workbench& bench_;
-  const Sequences& samples_;
+  const std::int64_t tokens_;
+  const bool corrected_;
+  CalibrationWalk& walk_;
   WorkFolder& work_;
   QuantizeProgressLine& progress_;
-  CalibrationForward states_;
-  std::optional<CalibrationForward> originals_;  // the same tokens in the source model, for the correction
-  LayerMatrices matrices_, original_matrices_;
   FinishedPart finished_;
+  double forward_seconds_ = 0;  // of the layer
   std::size_t layer_ = 0;
 };
 
-void LayerLoop::for_sequences(std::size_t begin, std::size_t end, const std::function<void(std::size_t)>& body) const {
-  bench_.parallel()(static_cast<std::int64_t>(end - begin), [&](std::int64_t from, std::int64_t to) {
-    for (std::int64_t i = from; i < to; ++i) body(begin + static_cast<std::size_t>(i));
-  });
-}
-
-std::size_t LayerLoop::batch_end(std::size_t begin) const {
-  std::int64_t tokens = states_.tokens(begin);
-  std::size_t end = begin + 1;
-  while (end < states_.sequences() && tokens + states_.tokens(end) <= kBatchTokens) tokens += states_.tokens(end++);
-  return end;
-}
-
 void LayerLoop::run() {
-  embed();
-  const std::size_t layers = bench_.facts.model.layers.size();
-  const std::int64_t tokens = token_count(samples_);
+  const gemma4::ModelConfig& model = bench_.facts.model;
+  walk_.embed(quantize_table(bench_, &work_), bench_.original(bench_.embedding(), model.vocabulary, model.hidden));
+  const std::size_t layers = model.layers.size();
   for (layer_ = 0; layer_ < layers; ++layer_) {
-    states_.begin_layer(layer_);
-    if (originals_) originals_->begin_layer(layer_);
+    walk_.begin_layer(layer_);
     if (work_.has(layer_part(layer_))) {
       progress_.now(fmt::format("layer {} of {}: done before", layer_ + 1, layers));
-      replay_layer(layer_);
-      progress_.skip(layer_cost(bench_, layer_, tokens));
+      replay_layer();
+      progress_.skip(layer_cost(bench_, layer_, tokens_));
     } else {
-      quantize_layer(layer_);
+      quantize_layer();
     }
     bench_.checkpoint.release_pages();
   }
   if (bench_.scheme(kHeadModule) != nullptr && !work_.has(kHeadPart)) quantize_head();
 }
 
-void LayerLoop::embed() {
-  const LinearWeight source =
-      bench_.original(bench_.embedding(), bench_.facts.model.vocabulary, bench_.facts.model.hidden);
-  const LinearWeight table = quantize_table(bench_, &work_);
-  for_sequences(0, states_.sequences(), [&](std::size_t i) {
-    states_.embed(i, table.view());
-    if (originals_) originals_->embed(i, source.view());
-  });
-}
-
-void LayerLoop::quantize_layer(std::size_t layer) {
+void LayerLoop::quantize_layer() {
   const auto start = Clock::now();
   finished_ = {};
-  finished_.report = {{"layer", layer}, {"modules", Json::array()}};
+  finished_.report = {{"layer", layer_}, {"modules", Json::array()}};
+  forward_seconds_ = 0;
   for (const LayerStage stage : gemma4::kLayerStages) {
     quantize_stage(stage);
-    progress_.add(stage_cost(stage_modules(bench_.facts, layer, stage), token_count(samples_)));
+    progress_.add(stage_cost(stage_modules(bench_.facts, layer_, stage), tokens_));
   }
+  finished_.report["forward_seconds"] = forward_seconds_;
   finished_.report["seconds"] = seconds_since(start);
-  work_.save(layer_part(layer), finished_);
+  work_.save(layer_part(layer_), finished_);
 }
 
-void LayerLoop::replay_layer(std::size_t layer) {
+void LayerLoop::replay_layer() {
   for (const LayerStage stage : gemma4::kLayerStages) {
-    const StageModules modules = stage_modules(bench_.facts, layer, stage);
-    matrices_[stage].clear();
-    original_matrices_[stage].clear();
+    const StageModules modules = stage_modules(bench_.facts, layer_, stage);
+    Weights weights;
     for (const gemma4::StageModule& module : modules.modules) {
-      matrices_[stage].push_back(finished_matrix(bench_, work_, layer, module, modules.in_features));
-      if (originals_)
-        original_matrices_[stage].push_back(
-            bench_.floats(bench_.original(module.name, module.out_features, modules.in_features)));
+      weights.now.push_back(finished_weight(bench_, work_, layer_, module, modules.in_features));
+      if (corrected_)
+        weights.originals.push_back(bench_.original(module.name, module.out_features, modules.in_features));
     }
-    advance(stage);
+    advance(stage, weights);
   }
 }
 
 void LayerLoop::quantize_stage(LayerStage stage) {
   const StageModules modules = stage_modules(bench_.facts, layer_, stage);
-  matrices_[stage].clear();
-  original_matrices_[stage].clear();
   const QuantizationScheme* any = nullptr;
   for (const gemma4::StageModule& module : modules.modules) {
     if (bench_.scheme(module.name) != nullptr) any = bench_.scheme(module.name);
@@ -165,85 +133,53 @@ void LayerLoop::quantize_stage(LayerStage stage) {
     const auto start = Clock::now();
     const std::string& first = modules.modules.front().name;
     progress_.now(fmt::format("layer {} of {}: inputs of {}", layer_ + 1, bench_.facts.model.layers.size(), first));
-    inputs = calibrate(first, *any, modules.in_features,
-                       [&](CalibrationForward& states, const LayerMatrices& matrices, std::size_t i, float* out) {
-                         states.input(stage, i, matrices, out);
-                       });
+    inputs = calibrate(stage, first, *any, modules.in_features);
     finished_.report["inputs"].push_back({{"first_module", first},
                                           {"columns", modules.in_features},
                                           {"rows", inputs->facts().rows},
                                           {"seconds", seconds_since(start)}});
   }
+  Weights weights;
   for (const gemma4::StageModule& module : modules.modules) {
     const LinearWeight weight = bench_.original(module.name, module.out_features, modules.in_features);
-    if (originals_) original_matrices_[stage].push_back(bench_.floats(weight));
+    if (corrected_) weights.originals.push_back(weight);
     const QuantizationScheme* scheme = bench_.scheme(module.name);
     if (scheme == nullptr) {
-      matrices_[stage].push_back(bench_.floats(weight));
+      weights.now.push_back(weight);
       continue;
     }
     progress_.now(fmt::format("layer {} of {}: {}", layer_ + 1, bench_.facts.model.layers.size(), module.name));
     Json report;
     QuantizedMatrix matrix = quantize_module(module, module.name, *inputs, report);
     finished_.report["modules"].push_back(report);
-    matrices_[stage].push_back(
-        bench_.floats(bench_.weight_of(matrix, *scheme, module.out_features, modules.in_features)));
+    weights.now.push_back(bench_.weight_of(matrix, *scheme, module.out_features, modules.in_features));
     finished_.modules.emplace(module.name, std::move(matrix));
   }
   inputs.reset();
-  advance(stage);
+  advance(stage, weights);
 }
 
 void LayerLoop::quantize_head() {
   const gemma4::ModelConfig& model = bench_.facts.model;
   progress_.now("output head");
-  const auto inputs = calibrate(
-      kHeadModule, *bench_.scheme(kHeadModule), model.hidden,
-      [](CalibrationForward& states, const LayerMatrices&, std::size_t i, float* out) { states.head_input(i, out); });
+  const auto inputs = calibrate({}, kHeadModule, *bench_.scheme(kHeadModule), model.hidden);
   FinishedPart part;
   QuantizedMatrix matrix = quantize_module({kHeadModule, model.vocabulary}, bench_.head_source(), *inputs, part.report);
   part.modules.emplace(kHeadModule, std::move(matrix));
   work_.save(kHeadPart, part);
-  progress_.add(head_cost(bench_, token_count(samples_)));
+  progress_.add(head_cost(bench_, tokens_));
 }
 
-std::unique_ptr<quantizer::Calibration> LayerLoop::calibrate(const std::string& module,
-                                                             const QuantizationScheme& scheme, std::int64_t width,
-                                                             const Fill& fill) {
-  auto inputs = bench_.engine().begin(width, gptq_options(bench_.settings, scheme), originals_.has_value());
-  for (std::size_t begin = 0; begin < states_.sequences();) {
-    const std::size_t end = batch_end(begin);
-    add_batch(begin, end, module, fill, *inputs);
-    begin = end;
-  }
+std::unique_ptr<quantizer::Calibration> LayerLoop::calibrate(std::optional<LayerStage> stage, const std::string& module,
+                                                             const QuantizationScheme& scheme, std::int64_t width) {
+  auto inputs = bench_.engine().begin(width, gptq_options(bench_.settings, scheme), corrected_);
+  walk_.add_inputs(stage, module, *inputs);
   inputs->factor();
   if (inputs->facts().failures > 0) {
     log(LogLevel::warn, "{}: the Hessian is not positive definite; damping raised {} times, to {:.3g}", module,
         inputs->facts().failures, inputs->facts().damping);
   }
   return inputs;
-}
-
-void LayerLoop::add_batch(std::size_t begin, std::size_t end, const std::string& module, const Fill& fill,
-                          quantizer::Calibration& inputs) {
-  std::vector<std::int64_t> offsets = {0};
-  for (std::size_t i = begin; i < end; ++i) offsets.push_back(offsets.back() + states_.tokens(i));
-  float* rows = inputs.rows(offsets.back());
-  float* originals = originals_ ? inputs.originals(offsets.back()) : nullptr;
-  for_sequences(begin, end, [&](std::size_t i) {
-    const std::int64_t offset = offsets[i - begin] * inputs.columns();
-    fill(states_, matrices_, i, rows + offset);
-    if (originals_) fill(*originals_, original_matrices_, i, originals + offset);
-  });
-  try {
-    inputs.add();
-  } catch (const quantizer::InputError& error) {
-    const auto after = std::upper_bound(offsets.begin(), offsets.end(), error.row());
-    const auto place = static_cast<std::size_t>(after - offsets.begin()) - 1;
-    throw_error(ErrorKind::run, "{}: input {} is NaN or infinite at token {} of sample {} ({} of {})", module,
-                error.column(), error.row() - offsets[place], begin + place + 1, bench_.settings.calibration,
-                samples_.size());
-  }
 }
 
 QuantizedMatrix LayerLoop::quantize_module(const gemma4::StageModule& module, const std::string& source,
@@ -279,11 +215,10 @@ QuantizedMatrix LayerLoop::quantize_module(const gemma4::StageModule& module, co
   return {std::move(result.quantized.words), std::move(result.quantized.scales), std::move(result.quantized.zeros)};
 }
 
-void LayerLoop::advance(LayerStage stage) {
-  for_sequences(0, states_.sequences(), [&](std::size_t i) {
-    states_.advance(stage, i, matrices_);
-    if (originals_) originals_->advance(stage, i, original_matrices_);
-  });
+void LayerLoop::advance(LayerStage stage, const Weights& weights) {
+  const auto start = Clock::now();
+  walk_.advance(stage, weights.now, weights.originals);
+  forward_seconds_ += seconds_since(start);
 }
 
 }  // namespace
@@ -292,9 +227,9 @@ std::string layer_part(std::size_t layer) {
   return fmt::format("layer-{:05}", layer);
 }
 
-void quantize_layers(const Workbench& bench, const Sequences& samples, WorkFolder& work,
+void quantize_layers(const Workbench& bench, const Sequences& samples, CalibrationWalk& walk, WorkFolder& work,
                      QuantizeProgressLine& progress) {
-  LayerLoop(bench, samples, work, progress).run();
+  LayerLoop(bench, samples, walk, work, progress).run();
 }
 
 double total_cost(const Workbench& bench, std::int64_t tokens) {
@@ -304,12 +239,16 @@ double total_cost(const Workbench& bench, std::int64_t tokens) {
   return cost;
 }
 
+LinearWeight finished_weight(const Workbench& bench, const WorkFolder& work, std::size_t layer,
+                             const gemma4::StageModule& module, std::int64_t in_features) {
+  const QuantizationScheme* scheme = bench.scheme(module.name);
+  if (scheme == nullptr) return bench.original(module.name, module.out_features, in_features);
+  return bench.weight_of(work.load(layer_part(layer), module.name), *scheme, module.out_features, in_features);
+}
+
 std::vector<float> finished_matrix(const Workbench& bench, const WorkFolder& work, std::size_t layer,
                                    const gemma4::StageModule& module, std::int64_t in_features) {
-  const QuantizationScheme* scheme = bench.scheme(module.name);
-  if (scheme == nullptr) return bench.floats(bench.original(module.name, module.out_features, in_features));
-  return bench.floats(
-      bench.weight_of(work.load(layer_part(layer), module.name), *scheme, module.out_features, in_features));
+  return bench.floats(finished_weight(bench, work, layer, module, in_features));
 }
 
 }  // namespace facet::cli

@@ -1,7 +1,7 @@
 // What a calibrated quantization will hold at its peak, known before it starts.
 #pragma once
 
-#include "quantize_bench.h"
+#include "quantize_walk.h"
 
 namespace facet::cli {
 
@@ -15,7 +15,7 @@ struct QuantizeMemory {
   std::uint64_t total() const { return activations + batch + hessian + matrices + head; }
 };
 
-QuantizeMemory plan_memory(const Workbench& bench, const Sequences& samples);
+QuantizeMemory plan_memory(const Workbench& bench, const CalibrationWalk& walk);
 Json memory_json(const QuantizeMemory& memory);
 
 }  // namespace facet::cli

@@ -60,6 +60,21 @@ StageModules stage_modules(const CheckpointFacts& facts, std::size_t layer, Laye
   return made;
 }
 
+void check_sequences(const ModelConfig& model, const std::vector<std::vector<std::int32_t>>& sequences) {
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    if (static_cast<std::int64_t>(sequences[i].size()) > model.max_positions) {
+      throw_error(ErrorKind::usage, "sequence {} has {} tokens, the model has {} positions; shorten it", i + 1,
+                  sequences[i].size(), model.max_positions);
+    }
+    for (const std::int32_t id : sequences[i]) {
+      if (id < 0 || id >= model.vocabulary) {
+        throw_error(ErrorKind::usage, "sequence {}: id {} is outside of the vocabulary of {}", i + 1, id,
+                    model.vocabulary);
+      }
+    }
+  }
+}
+
 CalibrationForward::CalibrationForward(const CheckpointFacts& facts, const Checkpoint& checkpoint, Backend& backend,
                                        const MatrixProducts& products,
                                        const std::vector<std::vector<std::int32_t>>& sequences)
@@ -70,18 +85,7 @@ CalibrationForward::CalibrationForward(const CheckpointFacts& facts, const Check
       ids_(sequences),
       hidden_(sequences.size()),
       attention_(sequences.size()) {
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    if (static_cast<std::int64_t>(sequences[i].size()) > facts.model.max_positions) {
-      throw_error(ErrorKind::usage, "sequence {} has {} tokens, the model has {} positions; shorten it", i + 1,
-                  sequences[i].size(), facts.model.max_positions);
-    }
-    for (const std::int32_t id : sequences[i]) {
-      if (id < 0 || id >= facts.model.vocabulary) {
-        throw_error(ErrorKind::usage, "sequence {}: id {} is outside of the vocabulary of {}", i + 1, id,
-                    facts.model.vocabulary);
-      }
-    }
-  }
+  check_sequences(facts.model, sequences);
 }
 
 std::int64_t CalibrationForward::tokens(std::size_t sequence) const {

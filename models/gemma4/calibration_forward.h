@@ -45,6 +45,10 @@ struct StageModules {
 };
 StageModules stage_modules(const CheckpointFacts& facts, std::size_t layer, LayerStage stage);
 
+// Throws Error(usage) for an id outside of the vocabulary and for sequences longer than the model's positions, naming
+// the sequence by its place, counted from 1.
+void check_sequences(const ModelConfig& model, const std::vector<std::vector<std::int32_t>>& sequences);
+
 // Dense weights [out, in] of a layer's modules, by stage and in the order of stage_modules().
 struct LayerMatrices {
   std::array<std::vector<std::vector<float>>, kLayerStages.size()> stages;
@@ -59,8 +63,7 @@ struct LayerMatrices {
 // at the same time; neither result depends on other sequences.
 class CalibrationForward {
  public:
-  // Everything must outlive the object. `sequences` are checked: Error(usage) for an id outside of the vocabulary and
-  // for sequences longer than the model's positions, naming the sequence by its place, counted from 1.
+  // Everything must outlive the object. Throws as check_sequences() does.
   CalibrationForward(const CheckpointFacts& facts, const Checkpoint& checkpoint, Backend& backend,
                      const MatrixProducts& products, const std::vector<std::vector<std::int32_t>>& sequences);
 

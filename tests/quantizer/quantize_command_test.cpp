@@ -13,6 +13,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string reference(const char* name) {
   return (fs::path(FACET_SOURCE_DIR) / "tests/data/reference" / name).string();
@@ -177,6 +178,30 @@ TEST_F(QuantizeCommandTest, StatesItsMemory) {
   // The dry run holds the program itself; pages of the mapped file come on top.
   const auto mapped = static_cast<std::int64_t>(fs::file_size(embedded_checkpoint() / "model.safetensors"));
   EXPECT_LE(run.peak_rss_bytes, plan.peak_rss_bytes + plan.json()["memory"]["total"].get<std::int64_t>() + mapped);
+}
+
+TEST_F(QuantizeCommandTest, OnTheCpuNothingIsAskedOfAGpu) {
+  const ProgramResult run = quantize("nothing", gptq({"--dry-run", "--json", "--device", "cpu"}));
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  EXPECT_EQ(run.json()["device"], "cpu");
+  EXPECT_EQ(run.json()["forward"], "cpu");
+  EXPECT_EQ(run.json()["memory"]["device"], 0);
+  EXPECT_GT(run.json()["memory"]["activations"].get<std::int64_t>(), 0);
+  EXPECT_THAT(run.err, Not(HasSubstr("GPU")));
+}
+
+// A library that cannot be loaded stands for a machine without a GPU.
+TEST_F(QuantizeCommandTest, WithoutAGpuAutoTakesTheCpuAndCudaSaysWhy) {
+  const std::string broken = write("broken.so", "no library");
+  const std::vector<std::pair<std::string, std::string>> environment = {{"FACET_QUANTIZER_CUDA_LIBRARY", broken}};
+  const ProgramResult automatic =
+      run_facet(arguments("nothing", gptq({"--dry-run", "--json", "--device", "auto"})), {}, environment);
+  ASSERT_EQ(automatic.exit_code, 0) << automatic.text();
+  EXPECT_EQ(automatic.json()["forward"], "cpu");
+  const ProgramResult cuda = run_facet(arguments("nothing", gptq({"--dry-run", "--device", "cuda"})), {}, environment);
+  EXPECT_NE(cuda.exit_code, 0);
+  EXPECT_THAT(cuda.err,
+              AllOf(HasSubstr("--device cuda is not available"), HasSubstr("broken.so"), HasSubstr("--device cpu")));
 }
 
 TEST_F(QuantizeCommandTest, RefusesWhatDoesNotFitTogether) {

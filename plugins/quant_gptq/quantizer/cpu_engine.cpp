@@ -24,6 +24,7 @@ class CpuCalibration final : public Calibration {
   void add() override {
     hessian_.add(rows_.data(), count_, blas_, parallel_, hessian_.has_original() ? originals_.data() : nullptr);
   }
+  void add(const DeviceRows&) override { throw EngineError("the CPU has no rows in device memory"); }
   void factor() override {
     rows_ = {};
     originals_ = {};

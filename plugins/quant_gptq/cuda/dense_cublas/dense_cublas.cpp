@@ -74,6 +74,8 @@ class DenseCublas final : public sdk::LinearBase<DensePlan> {
                             static_cast<std::size_t>(count * row_bytes), cudaMemcpyHostToDevice),
                  "copy of bf16 weights");
     }
+    // A copy from pageable memory returns before its last piece has arrived, and runs are on other streams.
+    check_cuda(cudaStreamSynchronize(nullptr), "copy of bf16 weights");
   }
 
   void launch(const DensePlan& plan, const abi::LinearArgs& args) override {

@@ -186,6 +186,8 @@ void rows32_pack(const abi::LinearProblem& problem, const Rows32& shape, std::sp
                           static_cast<std::size_t>(count * unit_bytes), cudaMemcpyHostToDevice),
                "copy of packed weights");
   }
+  // A copy from pageable memory returns before its last piece has arrived, and runs are on other streams.
+  check_cuda(cudaStreamSynchronize(nullptr), "copy of packed weights");
 }
 
 }  // namespace facet::linear

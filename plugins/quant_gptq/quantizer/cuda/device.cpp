@@ -65,7 +65,7 @@ void require_device(int ordinal) {
 }  // namespace
 }  // namespace facet::quantizer::cuda
 
-extern "C" __attribute__((visibility("default"))) facet::quantizer::cuda::Outcome facet_quantizer_cuda_v1(
+extern "C" __attribute__((visibility("default"))) facet::quantizer::cuda::Outcome facet_quantizer_cuda_v2(
     std::uint32_t version, std::int32_t ordinal, facet::quantizer::cuda::Device** device,
     facet::quantizer::cuda::Problem* problem) {
   using namespace facet::quantizer::cuda;

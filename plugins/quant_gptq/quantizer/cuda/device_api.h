@@ -7,8 +7,8 @@
 namespace facet::quantizer::cuda {
 
 // Raised with every change of this header.
-inline constexpr std::uint32_t kDeviceApiVersion = 1;
-inline constexpr const char* kDeviceApiSymbol = "facet_quantizer_cuda_v1";
+inline constexpr std::uint32_t kDeviceApiVersion = 2;
+inline constexpr const char* kDeviceApiSymbol = "facet_quantizer_cuda_v2";
 
 enum class Outcome : std::int32_t { ok, not_positive_definite, bad_value, failed };
 
@@ -60,6 +60,14 @@ struct QuantizeRequest {
   RowReport* reports;   // [rows]
 };
 
+// Rows in device memory, as facet::quantizer::DeviceRows.
+struct DeviceBatch {
+  const void* rows;
+  const void* originals;
+  std::int64_t count;
+  void* stream;
+};
+
 // A group must divide a block of columns, so that no group is cut.
 inline constexpr std::int64_t kMostGroup = 128;
 
@@ -74,6 +82,7 @@ class DeviceInput {
   // Pinned host memory of `count` rows; with `original` of the original model's.
   virtual Outcome rows(std::int64_t count, std::int32_t original, float** memory, Problem* problem) noexcept = 0;
   virtual Outcome add(Problem* problem) noexcept = 0;
+  virtual Outcome add_device(const DeviceBatch& batch, Problem* problem) noexcept = 0;
   // diagonal[columns] of H.
   virtual Outcome finish(double* diagonal, Problem* problem) noexcept = 0;
   virtual Outcome factor(const FactorRequest& request, Problem* problem) noexcept = 0;

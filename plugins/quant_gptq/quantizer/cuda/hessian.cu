@@ -23,17 +23,32 @@ __device__ double symmetric(const double* sums, int n, int i, int j) {
   return i <= j ? sums[at(n, i, j)] : sums[at(n, j, i)];
 }
 
-__global__ void find_bad_kernel(const float* values, std::int64_t count, unsigned long long* first) {
+__device__ float as_float(float value) {
+  return value;
+}
+__device__ float as_float(__nv_bfloat16 value) {
+  return __bfloat162float(value);
+}
+__device__ void store(float value, float* out) {
+  *out = value;
+}
+__device__ void store(float value, __nv_bfloat16* out) {
+  *out = __float2bfloat16(value);
+}
+
+template <typename T>
+__global__ void find_bad_kernel(const T* values, std::int64_t count, unsigned long long* first) {
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
-    if (!isfinite(values[i])) atomicMin(first, static_cast<unsigned long long>(i));
+    if (!isfinite(as_float(values[i]))) atomicMin(first, static_cast<unsigned long long>(i));
   }
 }
 
-__global__ void subtract_kernel(const float* a, const float* b, std::int64_t count, float* out) {
+template <typename T>
+__global__ void subtract_kernel(const T* a, const T* b, std::int64_t count, T* out) {
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride)
-    out[i] = a[i] - b[i];
+    store(as_float(a[i]) - as_float(b[i]), out + i);
 }
 
 __global__ void accumulate_kernel(const float* product, int n, int upper, double* sums) {
@@ -89,7 +104,18 @@ cudaError_t find_bad(const float* values, std::int64_t count, unsigned long long
   return cudaGetLastError();
 }
 
+cudaError_t find_bad(const __nv_bfloat16* values, std::int64_t count, unsigned long long* first, cudaStream_t stream) {
+  find_bad_kernel<<<kFlatBlocks, kThreads, 0, stream>>>(values, count, first);
+  return cudaGetLastError();
+}
+
 cudaError_t subtract(const float* a, const float* b, std::int64_t count, float* out, cudaStream_t stream) {
+  subtract_kernel<<<kFlatBlocks, kThreads, 0, stream>>>(a, b, count, out);
+  return cudaGetLastError();
+}
+
+cudaError_t subtract(const __nv_bfloat16* a, const __nv_bfloat16* b, std::int64_t count, __nv_bfloat16* out,
+                     cudaStream_t stream) {
   subtract_kernel<<<kFlatBlocks, kThreads, 0, stream>>>(a, b, count, out);
   return cudaGetLastError();
 }

@@ -68,20 +68,67 @@ Outcome Input::upload(Batch& batch, Problem* problem) {
     check(cudaMemcpyAsync(device, session_.pinned(which, 0), static_cast<std::size_t>(values) * sizeof(float),
                           cudaMemcpyHostToDevice, copies),
           "copying inputs");
-    unsigned long long first = ~0ull;
-    check(cudaMemsetAsync(bad_.get(), 0xff, sizeof first, copies), "cudaMemset");
+    check(cudaMemsetAsync(bad_.get(), 0xff, sizeof(unsigned long long), copies), "cudaMemset");
     check(find_bad(device, values, bad_.get(), copies), "looking for NaN");
-    check(cudaMemcpyAsync(&first, bad_.get(), sizeof first, cudaMemcpyDeviceToHost, copies), "reading a result");
-    check(cudaStreamSynchronize(copies), "copying inputs");
-    if (first != ~0ull) {
-      problem->row = static_cast<std::int64_t>(first) / columns_;
-      problem->column = static_cast<std::int64_t>(first) % columns_;
-      return Outcome::bad_value;
-    }
+    if (const Outcome outcome = bad_value(copies, problem); outcome != Outcome::ok) return outcome;
   }
   check(cudaEventRecord(uploaded_, copies), "cudaEventRecord");
   check(cudaStreamWaitEvent(session_.stream(), uploaded_), "cudaStreamWaitEvent");
   return Outcome::ok;
+}
+
+Outcome Input::bad_value(cudaStream_t stream, Problem* problem) const {
+  unsigned long long first = ~0ull;
+  check(cudaMemcpyAsync(&first, bad_.get(), sizeof first, cudaMemcpyDeviceToHost, stream), "reading a result");
+  check(cudaStreamSynchronize(stream), "copying inputs");
+  if (first == ~0ull) return Outcome::ok;
+  problem->row = static_cast<std::int64_t>(first) / columns_;
+  problem->column = static_cast<std::int64_t>(first) % columns_;
+  return Outcome::bad_value;
+}
+
+Outcome Input::add_device(const DeviceBatch& batch, Problem* problem) noexcept {
+  return guarded(problem, [&] {
+    if (const Outcome outcome = check_values(batch, problem); outcome != Outcome::ok) return outcome;
+    accumulate(batch);
+    total_ += batch.count;
+    return Outcome::ok;
+  });
+}
+
+Outcome Input::check_values(const DeviceBatch& batch, Problem* problem) {
+  cudaStream_t stream = session_.stream();
+  check(cudaEventRecord(uploaded_, static_cast<cudaStream_t>(batch.stream)), "cudaEventRecord");
+  check(cudaStreamWaitEvent(stream, uploaded_), "cudaStreamWaitEvent");
+  check(cudaMemsetAsync(bad_.get(), 0xff, sizeof(unsigned long long), stream), "cudaMemset");
+  for (const void* rows : {batch.rows, batch.originals}) {
+    if (rows == nullptr) continue;
+    check(find_bad(static_cast<const __nv_bfloat16*>(rows), batch.count * columns_, bad_.get(), stream),
+          "looking for NaN");
+  }
+  return bad_value(stream, problem);
+}
+
+void Input::accumulate(const DeviceBatch& batch) {
+  const auto n = static_cast<std::int32_t>(columns_);
+  cudaStream_t stream = session_.stream();
+  const auto* rows = static_cast<const __nv_bfloat16*>(batch.rows);
+  session_.square(columns_, batch.count, rows, product_.get());
+  check(cuda::accumulate(product_.get(), n, true, sums_.get(), stream), "adding a product");
+  if (with_originals_) {
+    if (difference_rows_ < batch.count) {
+      difference_ = Array<__nv_bfloat16>(session_, batch.count * columns_);
+      difference_rows_ = batch.count;
+    }
+    // Exact where a value is within a factor of two of its original's, else rounded to bf16.
+    check(subtract(static_cast<const __nv_bfloat16*>(batch.originals), rows, batch.count * columns_, difference_.get(),
+                   stream),
+          "subtracting inputs");
+    session_.multiply_from_columns(columns_, batch.count, difference_.get(), rows, product_.get());
+    check(cuda::accumulate(product_.get(), n, false, cross_.get(), stream), "adding a product");
+  }
+  check(cudaEventRecord(uploaded_, stream), "cudaEventRecord");
+  check(cudaStreamWaitEvent(static_cast<cudaStream_t>(batch.stream), uploaded_), "cudaStreamWaitEvent");
 }
 
 void Input::accumulate(const Batch& batch) {
@@ -106,6 +153,8 @@ Outcome Input::finish(double* diagonal, Problem* problem) noexcept {
       batch.originals = {};
       batch.capacity = 0;
     }
+    difference_ = {};
+    difference_rows_ = 0;
     product_ = {};
     const Array<double> values(session_, columns_);
     const double scale = total_ == 0 ? 0.0 : 2.0 / static_cast<double>(total_);

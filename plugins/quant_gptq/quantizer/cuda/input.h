@@ -25,6 +25,7 @@ class Input final : public DeviceInput {
 
   Outcome rows(std::int64_t count, std::int32_t original, float** memory, Problem* problem) noexcept override;
   Outcome add(Problem* problem) noexcept override;
+  Outcome add_device(const DeviceBatch& batch, Problem* problem) noexcept override;
   Outcome finish(double* diagonal, Problem* problem) noexcept override;
   Outcome factor(const FactorRequest& request, Problem* problem) noexcept override;
   Outcome quantize(const QuantizeRequest& request, Problem* problem) noexcept override;
@@ -40,6 +41,11 @@ class Input final : public DeviceInput {
   void make_room(Batch& batch);
   Outcome upload(Batch& batch, Problem* problem);
   void accumulate(const Batch& batch);
+  // After what is queued on the batch's stream.
+  Outcome check_values(const DeviceBatch& batch, Problem* problem);
+  void accumulate(const DeviceBatch& batch);
+  // Waits for `stream` and says what find_bad() found there.
+  Outcome bad_value(cudaStream_t stream, Problem* problem) const;
   bool build_factor(const FactorRequest& request);
   void build_correction();
 
@@ -52,6 +58,8 @@ class Input final : public DeviceInput {
   cudaEvent_t uploaded_ = nullptr;
   Array<unsigned long long> bad_;
   Array<float> product_;
+  Array<__nv_bfloat16> difference_;  // of a DeviceBatch to its originals
+  std::int64_t difference_rows_ = 0;
   Array<double> sums_, cross_;
   Factor factor_;
 };

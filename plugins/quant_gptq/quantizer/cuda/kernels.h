@@ -1,6 +1,7 @@
 // Launches of the kernels beside cuBLAS and cuSOLVER. Pointers are device memory; matrices are row-major without gaps.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -24,7 +25,10 @@ struct DeviceCodes {
 
 // first[0] becomes the smallest index of a value that is not finite; it must be all ones before.
 cudaError_t find_bad(const float* values, std::int64_t count, unsigned long long* first, cudaStream_t stream);
+cudaError_t find_bad(const __nv_bfloat16* values, std::int64_t count, unsigned long long* first, cudaStream_t stream);
 cudaError_t subtract(const float* a, const float* b, std::int64_t count, float* out, cudaStream_t stream);
+cudaError_t subtract(const __nv_bfloat16* a, const __nv_bfloat16* b, std::int64_t count, __nv_bfloat16* out,
+                     cudaStream_t stream);
 // sums += product, in double; only elements [i, j] with j >= i when `upper`.
 cudaError_t accumulate(const float* product, std::int32_t n, bool upper, double* sums, cudaStream_t stream);
 cudaError_t read_diagonal(const double* sums, std::int32_t n, double scale, double* diagonal, cudaStream_t stream);

@@ -32,6 +32,7 @@ Libraries load() {
   find(blas, "cublasSetStream_v2", loaded.set_stream, error);
   find(blas, "cublasSetMathMode", loaded.set_math_mode, error);
   find(blas, "cublasSgemm_v2_64", loaded.sgemm, error);
+  find(blas, "cublasGemmEx_64", loaded.gemm_ex, error);
   find(blas, "cublasSsyrk_v2_64", loaded.ssyrk, error);
   find(blas, "cublasGetStatusString", loaded.blas_text, error);
   void* solver = open("cusolver", CUSOLVER_VER_MAJOR, error);

@@ -14,6 +14,7 @@ struct Libraries {
   decltype(&cublasSetStream_v2) set_stream = nullptr;
   decltype(&cublasSetMathMode) set_math_mode = nullptr;
   decltype(&cublasSgemm_v2_64) sgemm = nullptr;
+  decltype(&cublasGemmEx_64) gemm_ex = nullptr;
   decltype(&cublasSsyrk_v2_64) ssyrk = nullptr;
   decltype(&cublasGetStatusString) blas_text = nullptr;
 

@@ -1,5 +1,7 @@
 #include "session.h"
 
+#include <algorithm>
+
 namespace facet::quantizer::cuda {
 namespace {
 
@@ -133,6 +135,30 @@ void Session::square(std::int64_t n, std::int64_t k, const float* a, float* out)
   const Timed timed(*this);
   const float one = 1, zero = 0;
   check(libraries().ssyrk(blas_, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, n, k, &one, a, n, &zero, out, n), "cublasSsyrk");
+}
+
+// Tensor cores multiply bf16 exactly and add in float.
+void Session::multiply_strip(std::int64_t n, std::int64_t k, std::int64_t first, std::int64_t first_column,
+                             std::int64_t rows, const __nv_bfloat16* a, const __nv_bfloat16* b, float* out) {
+  const Timed timed(*this);
+  const float one = 1, zero = 0;
+  check(libraries().gemm_ex(blas_, CUBLAS_OP_N, CUBLAS_OP_T, n - first_column, rows, k, &one, b + first_column,
+                            CUDA_R_16BF, n, a + first, CUDA_R_16BF, n, &zero, out + first * n + first_column,
+                            CUDA_R_32F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "cublasGemmEx");
+}
+
+// Strips of rows, each from its diagonal on: 5/8 of the whole product.
+void Session::square(std::int64_t n, std::int64_t k, const __nv_bfloat16* a, float* out) {
+  constexpr std::int64_t kStrips = 4, kLeast = 1024;  // narrower strips leave the device idle
+  const std::int64_t height = std::max(kLeast, (n + 8 * kStrips - 1) / (8 * kStrips) * 8);
+  for (std::int64_t first = 0; first < n; first += height)
+    multiply_strip(n, k, first, first, std::min(height, n - first), a, a, out);
+}
+
+void Session::multiply_from_columns(std::int64_t n, std::int64_t k, const __nv_bfloat16* a, const __nv_bfloat16* b,
+                                    float* out) {
+  multiply_strip(n, k, 0, 0, n, a, b, out);
 }
 
 bool Session::invert_factor(std::int64_t n, double* matrix) {

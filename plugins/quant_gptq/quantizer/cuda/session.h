@@ -1,6 +1,7 @@
 // One device: its streams, handles, memory, and the clock of its matrix products.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -53,6 +54,10 @@ class Session {
   void multiply_from_columns(std::int64_t m, std::int64_t n, std::int64_t k, In a, In b, Out out);
   // The upper half of out [n, n] = a [k, n]^T a.
   void square(std::int64_t n, std::int64_t k, const float* a, float* out);
+  // The same two products of bf16 matrices [k, n] without gaps, sums in float, out without gaps.
+  void square(std::int64_t n, std::int64_t k, const __nv_bfloat16* a, float* out);
+  void multiply_from_columns(std::int64_t n, std::int64_t k, const __nv_bfloat16* a, const __nv_bfloat16* b,
+                             float* out);
   // The lower half of `matrix` becomes the inverse of its Cholesky factor. False: not positive definite.
   bool invert_factor(std::int64_t n, double* matrix);
 
@@ -69,6 +74,9 @@ class Session {
     Session& session_;
     std::array<cudaEvent_t, 2> events_{};
   };
+  // Rows [first, first + rows) and columns from `first_column` on of out [n, n] = a [k, n]^T b.
+  void multiply_strip(std::int64_t n, std::int64_t k, std::int64_t first, std::int64_t first_column, std::int64_t rows,
+                      const __nv_bfloat16* a, const __nv_bfloat16* b, float* out);
   std::array<cudaEvent_t, 2> take_events();
   void collect();
 
