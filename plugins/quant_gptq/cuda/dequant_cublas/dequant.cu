@@ -1,14 +1,14 @@
 #include "quant_gptq/cuda/dequant_cublas/dequant.h"
 
-#include <cuda_fp16.h>
-
-#include "quant_gptq/cuda/device/ptx.cuh"
+#include "quant_gptq/cuda/w4a16_wgmma/codes.cuh"
 
 namespace facet::linear {
 
 namespace {
 
 constexpr int kWarps = 8;
+template <int BITS>
+constexpr int kBlocks = BITS == 4 ? 6 : 5;        // of a multiprocessor at a time, as registers and shared memory allow
 constexpr int kRowBytes = kChunkInputs * 2 + 16;  // padded, so that the 8 rows of a store hit different banks
 
 struct DequantArgs {
@@ -21,84 +21,165 @@ struct DequantArgs {
   long long stride;
 };
 
-__device__ __forceinline__ std::uint32_t pair_of(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
+// A lane's share of a tile of a chunk as it lies in memory; pairs of rows g and g+8.
+template <int BITS, int SEGMENTS>
+struct Tile {
+  uint4 codes[kCodeLoads<BITS, 8>];
+  __half2 scales[SEGMENTS];
+  std::uint32_t zeros[SEGMENTS];  // two bytes
+};
+
+template <int BITS, int SEGMENTS>
+__device__ __forceinline__ Tile<BITS, SEGMENTS> load_tile(const unsigned char* chunk, bool asymmetric, int tile,
+                                                          int lane) {
+  constexpr int kCodeBytes = kUnitRows * kChunkInputs * BITS / 8;
+  Tile<BITS, SEGMENTS> t;
+  const auto* codes = reinterpret_cast<const uint4*>(chunk + tile * kCodeBytes / 2) + lane;
+#pragma unroll
+  for (int i = 0; i < kCodeLoads<BITS, 8>; ++i) t.codes[i] = __ldcs(codes + i * 32);  // nobody reads them again soon
+  const int slot = (lane >> 2) * 2 + tile;
+  const auto* scales = reinterpret_cast<const __half2*>(chunk + kCodeBytes) + slot;
+  const auto* zeros = reinterpret_cast<const std::uint16_t*>(chunk + kCodeBytes + SEGMENTS * kUnitRows * 2) + slot;
+#pragma unroll
+  for (int i = 0; i < SEGMENTS; ++i) {
+    t.scales[i] = scales[i * 16];
+    t.zeros[i] = asymmetric ? zeros[i * 16] : BITS == 4 ? 0x0808u : 0x8080u;
+  }
+  return t;
 }
 
-// One warp takes one tile of a chunk: 16 rows of 128 inputs, through shared memory, so that rows leave in 256 bytes.
-__global__ void __launch_bounds__(kWarps * 32) dequantize(const __grid_constant__ DequantArgs a) {
-  __shared__ __align__(16) unsigned char rows[kWarps][16 * kRowBytes];
+// What turns code minus zero of int4, at most 4 bits, into the weight: the scale as the sum of two bf16 numbers. Of its
+// 11 bits the first number has 8 and the second 3, so the product with the second is exact and the sum is rounded once.
+struct SplitScale {
+  __nv_bfloat162 coarse, fine;
+
+  __device__ explicit SplitScale(float scale) {
+    coarse = __float2bfloat162_rn(scale);
+    fine = __float2bfloat162_rn(scale - __low2float(coarse));
+  }
+  __device__ std::uint32_t times(std::uint32_t pair) const {
+    return as_bits(__hfma2(as_bf16(pair), coarse, __hmul2(as_bf16(pair), fine)));
+  }
+};
+
+// The same for int8, whose 8 bits leave a product of two bf16 numbers inexact: `zero` is what is left to subtract.
+struct PlainScale {
+  float scale;
+  __nv_bfloat162 zero;
+
+  __device__ std::uint32_t times(std::uint32_t pair) const {
+    const std::uint32_t codes = as_bits(__hsub2(as_bf16(pair), zero));
+    return as_bits(__floats2bfloat162_rn(low_bf16(codes) * scale, high_bf16(codes) * scale));
+  }
+};
+
+// Four 8 by 8 matrices of bf16 to shared memory; the address is that of row lane % 8 of matrix lane / 8.
+__device__ __forceinline__ void store_matrices(std::uint32_t address, const std::uint32_t (&a)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a[0]), "r"(a[1]),
+               "r"(a[2]), "r"(a[3])
+               : "memory");
+}
+
+// The weights of one step of 16 inputs: a[r] belongs to row g for even r, to row g+8 for odd r.
+template <int BITS, int SEGMENTS>
+__device__ __forceinline__ void unpack_segment(const Tile<BITS, SEGMENTS>& t, int segment, float factor,
+                                               std::uint32_t target) {
+  const float2 scale = __half22float2(t.scales[segment]);
+  const std::uint32_t zeros = t.zeros[segment];
+#pragma unroll
+  for (int i = 0; i < 8 / SEGMENTS; ++i) {
+    const int s = segment * (8 / SEGMENTS) + i;
+    std::uint32_t a[4];
+    if constexpr (BITS == 4) {
+      const SplitScale by[2] = {SplitScale(scale.x * factor), SplitScale(scale.y * factor)};
+      std::uint32_t zero[2];
+      zero_pairs(zeros, zero);
+      const uint4& quad = t.codes[s / 4];
+      operand_int4(s % 4 == 0 ? quad.x : s % 4 == 1 ? quad.y : s % 4 == 2 ? quad.z : quad.w, zero, a);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[r] = by[r & 1].times(a[r]);
+    } else {
+      const auto rest = [&](std::uint32_t zero) { return __float2bfloat162_rn(static_cast<float>(zero & 255u) - 128); };
+      const PlainScale by[2] = {{scale.x * factor, rest(zeros)}, {scale.y * factor, rest(zeros >> 8)}};
+      const uint4& quad = t.codes[s / 2];
+      operand_int8(s % 2 == 0 ? quad.x : quad.z, s % 2 == 0 ? quad.y : quad.w, a);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[r] = by[r & 1].times(a[r]);
+    }
+    store_matrices(target + s * 32, a);
+  }
+}
+
+// Where the rows of a tile go, and how many of them the matrix has.
+struct Rows {
+  long long first;
+  int known;
+
+  __device__ Rows(const DequantArgs& a, int unit, int tile) {
+    const bool gate = a.shape.gate != 0;
+    const int per_unit = gate ? kUnitRows / 2 : kUnitRows;
+    const int inside = gate || tile == 0 ? 0 : kUnitRows / 2;
+    first = static_cast<long long>(unit) * per_unit + (gate && tile != 0 ? a.up_offset : inside);
+    known = static_cast<int>(gate ? a.shape.out_features / 2 : a.shape.out_features) -
+            (a.first_unit + unit) * per_unit - inside;
+  }
+};
+
+// 16 staged rows of 128 inputs to the matrix, 256 bytes a row.
+__device__ __forceinline__ void store_rows(const unsigned char* staged, int lane, __nv_bfloat16* out, long long stride,
+                                           int known_rows, long long known_inputs) {
+  const int row = lane / 16;
+  const int input = lane % 16 * 8;
+  const unsigned char* source = staged + row * kRowBytes + input * 2;
+  __nv_bfloat16* target = out + row * stride + input;
+  if (known_rows >= 16 && known_inputs >= kChunkInputs) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      *reinterpret_cast<uint4*>(target + 2 * i * stride) = *reinterpret_cast<const uint4*>(source + 2 * i * kRowBytes);
+    return;
+  }
+  for (int i = 0; i < 8; ++i)
+    if (2 * i + row < known_rows && input < known_inputs)
+      *reinterpret_cast<uint4*>(target + 2 * i * stride) = *reinterpret_cast<const uint4*>(source + 2 * i * kRowBytes);
+}
+
+// A warp takes one tile of a chunk, 16 rows of 128 inputs, through shared memory. Blocks take their tiles in order, so
+// that what is written at a time lies together, which a grid that stays and takes every n-th tile does not keep up.
+// Weights are constant, so they are asked for before the launch before this one has ended.
+template <int BITS, int SEGMENTS>
+__global__ void __launch_bounds__(kWarps * 32, kBlocks<BITS>) dequantize(const __grid_constant__ DequantArgs a) {
+  __shared__ __align__(16) unsigned char staged[kWarps][16 * kRowBytes];
+  launch_dependents();
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  const int g = lane >> 2;
-  const int t = lane & 3;
-  const Rows32& shape = a.shape;
-  launch_dependents();
-  wait_for_inputs();  // the rows that this writes may still be read by the product before it
-  const float factor = *reinterpret_cast<const float*>(a.packed);
-  const long long tiles = 2LL * a.units * shape.chunks;
-  const int group = kChunkInputs / shape.segments;
-  const int mean = shape.bits == 4 ? 8 : 128;
-  for (long long index = static_cast<long long>(blockIdx.x) * kWarps + warp; index < tiles;
-       index += static_cast<long long>(gridDim.x) * kWarps) {
-    const int tile = static_cast<int>(index & 1);
-    const int chunk = static_cast<int>((index >> 1) % shape.chunks);
-    const int unit = static_cast<int>((index >> 1) / shape.chunks);
-    const unsigned char* data =
-        a.packed + kHeaderBytes +
-        (static_cast<long long>(a.first_unit + unit) * shape.chunks + chunk) * shape.chunk_bytes;
-    const auto* codes = reinterpret_cast<const uint4*>(data + tile * shape.code_bytes / 2);
-    const auto* scales = reinterpret_cast<const __half2*>(data + shape.code_bytes);
-    const unsigned char* zeros = data + shape.code_bytes + shape.segments * kUnitRows * 2;
-#pragma unroll
-    for (int s = 0; s < 8; ++s) {
-      const int segment = 16 * s / group;
-      const int slot = segment * 16 + g * 2 + tile;  // pairs of rows g, g+8
-      const float2 scale = __half22float2(scales[slot]);
-      const int zero_low = shape.asymmetric != 0 ? zeros[2 * slot] : mean;
-      const int zero_high = shape.asymmetric != 0 ? zeros[2 * slot + 1] : mean;
-      std::uint32_t low;  // codes of row g as bytes, inputs 2t, 2t+8, 2t+1, 2t+9
-      std::uint32_t high;
-      if (shape.bits == 4) {
-        const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(codes + (s / 4) * 32 + lane)[s % 4];
-        low = word & 0x0f0f0f0fu;
-        high = (word >> 4) & 0x0f0f0f0fu;
-      } else {
-        const uint2 words = reinterpret_cast<const uint2*>(codes + (s / 2) * 32 + lane)[s % 2];
-        low = words.x;
-        high = words.y;
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const std::uint32_t word = half == 0 ? low : high;
-        const int zero = half == 0 ? zero_low : zero_high;
-        const float by = (half == 0 ? scale.x : scale.y) * factor;
-        const auto value = [&](int byte) {
-          return static_cast<float>(static_cast<int>((word >> (8 * byte)) & 255u) - zero) * by;
-        };
-        auto* target = reinterpret_cast<std::uint32_t*>(rows[warp] + (g + 8 * half) * kRowBytes + (16 * s + 2 * t) * 2);
-        target[0] = pair_of(value(0), value(2));
-        target[4] = pair_of(value(1), value(3));
-      }
-    }
-    __syncwarp();
-#pragma unroll
-    for (int step = 0; step < 8; ++step) {
-      const int row = 2 * step + lane / 16;
-      const int column = chunk * kChunkInputs + lane % 16 * 8;
-      const long long at = shape.gate != 0 ? 16LL * unit + row + (tile != 0 ? a.up_offset : 0)
-                                           : static_cast<long long>(kUnitRows) * unit + 16 * tile + row;
-      const long long inside = shape.gate != 0
-                                   ? 16LL * (a.first_unit + unit) + row
-                                   : static_cast<long long>(kUnitRows) * (a.first_unit + unit) + 16 * tile + row;
-      const long long limit = shape.gate != 0 ? shape.out_features / 2 : shape.out_features;
-      if (inside < limit && column < a.stride)
-        *reinterpret_cast<uint4*>(a.out + at * a.stride + column) =
-            *reinterpret_cast<const uint4*>(rows[warp] + row * kRowBytes + lane % 16 * 16);
-    }
-    __syncwarp();
+  const int tile = warp & 1;
+  const int index = static_cast<int>(blockIdx.x) * (kWarps / 2) + warp / 2;  // unit * chunks + chunk
+  const int unit = index / a.shape.chunks;
+  const int chunk = index - unit * a.shape.chunks;
+  const bool known = unit < a.units;
+  float factor = 0;
+  Tile<BITS, SEGMENTS> packed;
+  if (known) {
+    factor = *reinterpret_cast<const float*>(a.packed);
+    const long long before = static_cast<long long>(a.first_unit) * a.shape.chunks + index;
+    packed = load_tile<BITS, SEGMENTS>(a.packed + kHeaderBytes + before * a.shape.chunk_bytes, a.shape.asymmetric != 0,
+                                       tile, lane);
   }
+  wait_for_inputs();  // the rows that this writes may still be read by the product before it
+  if (!known) return;
+  // Matrices of a store: rows 0 and 8, then the same 8 inputs further.
+  const std::uint32_t target = shared_address(staged[warp]) + (lane & 15) * kRowBytes + (lane >> 4) * 16;
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment) unpack_segment(packed, segment, factor, target);
+  __syncwarp();
+  const Rows rows(a, unit, tile);
+  const int column = chunk * kChunkInputs;
+  store_rows(staged[warp], lane, a.out + rows.first * a.stride + column, a.stride, rows.known, a.stride - column);
+}
+
+auto kernel_of(int bits, int segments) {
+  if (bits == 4) return segments == 1 ? dequantize<4, 1> : segments == 2 ? dequantize<4, 2> : dequantize<4, 4>;
+  return segments == 1 ? dequantize<8, 1> : segments == 2 ? dequantize<8, 2> : dequantize<8, 4>;
 }
 
 }  // namespace
@@ -107,11 +188,17 @@ cudaError_t dequantize_units(const Rows32& shape, const void* packed, int first_
                              void* out, long long stride, cudaStream_t stream) {
   const DequantArgs args{shape,     static_cast<const unsigned char*>(packed), first_unit, units,
                          up_offset, static_cast<__nv_bfloat16*>(out),          stride};
-  const long long tiles = 2LL * units * shape.chunks;
-  const long long blocks = (tiles + kWarps - 1) / kWarps;
-  constexpr long long kMostBlocks = 132 * 6;  // what fits a large device at a time
-  dequantize<<<static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kWarps * 32, 0, stream>>>(args);
-  return cudaGetLastError();
+  const long long blocks = (2LL * units * shape.chunks + kWarps - 1) / kWarps;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kWarps * 32);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel_of(shape.bits, shape.segments), args);
 }
 
 }  // namespace facet::linear
