@@ -33,8 +33,9 @@ TEST_F(CudaBackendTest, LargeUploadsArriveWhole) {
 }
 
 TEST_F(CudaBackendTest, Norms) {
-  for (const std::int64_t width : {96, 384, 3840, 9001}) {
-    const std::int64_t tokens = 5;
+  using Size = std::pair<std::int64_t, std::int64_t>;  // few tokens and many take other kernels
+  for (const auto& [width, tokens] :
+       {Size{96, 5}, {384, 5}, {3840, 5}, {9001, 5}, {96, 600}, {3840, 600}, {4100, 600}}) {
     const auto count = static_cast<std::size_t>(tokens * width);
     const std::vector<float> hidden = numbers(count, 50), update = numbers(count, 3),
                              post = numbers(static_cast<std::size_t>(width)),
@@ -141,112 +142,120 @@ TEST_F(CudaBackendTest, ArgmaxAsTheSampler) {
   EXPECT_EQ(back(ids, right.size()), right);
 }
 
+class CudaPrepareTest : public CudaBackendTest,
+                        public testing::WithParamInterface<std::tuple<abi::DType, abi::KvOrder, std::int64_t>> {};
+
 // Queries and KV rows, in every element type and order; a padding row writes nothing.
-TEST_F(CudaBackendTest, PreparesAttention) {
-  for (const abi::DType element : {abi::DType::f32, abi::DType::bf16, abi::DType::i8}) {
-    for (const abi::KvOrder order : {abi::KvOrder::token_major, abi::KvOrder::head_major}) {
-      const std::int64_t q_heads = 4, kv_heads = 2, dim = 96, blocks = 3, tokens = 4, live = 24;
-      abi::KvView view{};
-      view.size = sizeof view;
-      view.layout = {sizeof(abi::KvLayout),
-                     abi::KvAddressing::paged,
-                     order,
-                     element,
-                     element == abi::DType::i8 ? abi::KvScales::per_row_head : abi::KvScales::none,
-                     4,
-                     64};
-      const sdk::KvStrides strides = sdk::kv_strides(view.layout, kv_heads, dim);
-      view.kv_heads = kv_heads;
-      view.head_dim = dim;
-      view.block_stride = strides.block;
-      view.row_stride = strides.row;
-      view.head_stride = strides.head;
-      view.scale_block_stride = strides.scale_block;
-      view.scale_row_stride = strides.scale_row;
-      view.scale_head_stride = strides.scale_head;
-      view.table_stride = 2;
-      const std::vector<std::int32_t> table = {2, 0, 1, -1}, positions = {5, 1, 6, 0}, sequence = {0, 1, 0, -1};
-      const auto bytes = static_cast<std::size_t>(strides.block * blocks * sdk::element_bytes(element));
-      const auto scale_count = static_cast<std::size_t>(strides.scale_block * blocks + 1);
-      std::vector<unsigned char> keys(bytes, 0x7f), values = keys;
-      std::vector<float> key_scales(scale_count, -1), value_scales = key_scales;
-      AttentionInput input;
-      input.stride = (q_heads + 2 * kv_heads) * dim;
-      const std::vector<float> projections = numbers(static_cast<std::size_t>(tokens * input.stride)),
-                               query_norm = numbers(static_cast<std::size_t>(dim)),
-                               key_norm = numbers(static_cast<std::size_t>(dim)), frequency = {1, 0.5f, 0.01f};
-      std::vector<float> cosine, sine, queries(static_cast<std::size_t>(tokens * q_heads * dim), kNan);
-      for (std::int64_t i = 0; i < tokens * live; ++i) {
-        cosine.push_back(std::cos(0.1f * static_cast<float>(i)));
-        sine.push_back(std::sin(0.1f * static_cast<float>(i)));
-      }
-      input.query_heads = q_heads;
-      input.kv_heads = kv_heads;
-      input.head_dim = dim;
-      input.epsilon = 1e-6f;
-      input.tokens = tokens;
+TEST_P(CudaPrepareTest, QueriesAndCacheRows) {
+  const abi::DType element = std::get<0>(GetParam());
+  const abi::KvOrder order = std::get<1>(GetParam());
+  const std::int64_t dim = std::get<2>(GetParam());
+  const std::int64_t q_heads = 4, kv_heads = 2, blocks = 3, tokens = 4, live = 24;
+  abi::KvView view{};
+  view.size = sizeof view;
+  view.layout = {sizeof(abi::KvLayout),
+                 abi::KvAddressing::paged,
+                 order,
+                 element,
+                 element == abi::DType::i8 ? abi::KvScales::per_row_head : abi::KvScales::none,
+                 4,
+                 64};
+  const sdk::KvStrides strides = sdk::kv_strides(view.layout, kv_heads, dim);
+  view.kv_heads = kv_heads;
+  view.head_dim = dim;
+  view.block_stride = strides.block;
+  view.row_stride = strides.row;
+  view.head_stride = strides.head;
+  view.scale_block_stride = strides.scale_block;
+  view.scale_row_stride = strides.scale_row;
+  view.scale_head_stride = strides.scale_head;
+  view.table_stride = 2;
+  const std::vector<std::int32_t> table = {2, 0, 1, -1}, positions = {5, 1, 6, 0}, sequence = {0, 1, 0, -1};
+  const auto bytes = static_cast<std::size_t>(strides.block * blocks * sdk::element_bytes(element));
+  const auto scale_count = static_cast<std::size_t>(strides.scale_block * blocks + 1);
+  std::vector<unsigned char> keys(bytes, 0x7f), values = keys;
+  std::vector<float> key_scales(scale_count, -1), value_scales = key_scales;
+  AttentionInput input;
+  input.stride = (q_heads + 2 * kv_heads) * dim;
+  const std::vector<float> projections = numbers(static_cast<std::size_t>(tokens * input.stride)),
+                           query_norm = numbers(static_cast<std::size_t>(dim)),
+                           key_norm = numbers(static_cast<std::size_t>(dim)), frequency = {1, 0.5f, 0.01f};
+  std::vector<float> cosine, sine, queries(static_cast<std::size_t>(tokens * q_heads * dim), kNan);
+  for (std::int64_t i = 0; i < tokens * live; ++i) {
+    cosine.push_back(std::cos(0.1f * static_cast<float>(i)));
+    sine.push_back(std::sin(0.1f * static_cast<float>(i)));
+  }
+  input.query_heads = q_heads;
+  input.kv_heads = kv_heads;
+  input.head_dim = dim;
+  input.epsilon = 1e-6f;
+  input.tokens = tokens;
 
-      AttentionInput host = input;
-      abi::KvView host_view = view;
-      host_view.keys = keys.data();
-      host_view.values = values.data();
-      host_view.key_scales = key_scales.data();
-      host_view.value_scales = value_scales.data();
-      host_view.block_table = table.data();
-      host.projections = projections.data();
-      host.query_norm = query_norm.data();
-      host.key_norm = key_norm.data();
-      host.rotary = {live, cosine.data(), sine.data()};
-      host.positions = positions.data();
-      host.sequence = sequence.data();
-      host.kv = &host_view;
-      host.queries = queries.data();
+  AttentionInput host = input;
+  abi::KvView host_view = view;
+  host_view.keys = keys.data();
+  host_view.values = values.data();
+  host_view.key_scales = key_scales.data();
+  host_view.value_scales = value_scales.data();
+  host_view.block_table = table.data();
+  host.projections = projections.data();
+  host.query_norm = query_norm.data();
+  host.key_norm = key_norm.data();
+  host.rotary = {live, cosine.data(), sine.data()};
+  host.positions = positions.data();
+  host.sequence = sequence.data();
+  host.kv = &host_view;
+  host.queries = queries.data();
 
-      abi::KvView device_view = view;
-      auto *device_keys = on_gpu(keys), *device_values = on_gpu(values);
-      auto *device_key_scales = on_gpu(key_scales), *device_value_scales = on_gpu(value_scales);
-      device_view.keys = device_keys;
-      device_view.values = device_values;
-      device_view.key_scales = device_key_scales;
-      device_view.value_scales = device_value_scales;
-      device_view.block_table = on_gpu(table);
-      auto* device_queries = bf16_on_gpu(queries);
-      input.projections = bf16_on_gpu(projections);
-      input.query_norm = on_gpu(query_norm);
-      input.key_norm = on_gpu(key_norm);
-      input.rotary = {live, on_gpu(cosine), on_gpu(sine)};
-      input.positions = on_gpu(positions);
-      input.sequence = on_gpu(sequence);
-      input.kv = &device_view;
-      input.queries = device_queries;
+  abi::KvView device_view = view;
+  auto *device_keys = on_gpu(keys), *device_values = on_gpu(values);
+  auto *device_key_scales = on_gpu(key_scales), *device_value_scales = on_gpu(value_scales);
+  device_view.keys = device_keys;
+  device_view.values = device_values;
+  device_view.key_scales = device_key_scales;
+  device_view.value_scales = device_value_scales;
+  device_view.block_table = on_gpu(table);
+  auto* device_queries = bf16_on_gpu(queries);
+  input.projections = bf16_on_gpu(projections);
+  input.query_norm = on_gpu(query_norm);
+  input.key_norm = on_gpu(key_norm);
+  input.rotary = {live, on_gpu(cosine), on_gpu(sine)};
+  input.positions = on_gpu(positions);
+  input.sequence = on_gpu(sequence);
+  input.kv = &device_view;
+  input.queries = device_queries;
 
-      cpu_->prepare_attention(host);
-      gpu_->prepare_attention(input);
-      expect_near(bf16_back(device_queries, queries.size()), queries, kBf16, 1e-4);
-      const std::vector<unsigned char> got_keys = back(device_keys, bytes), got_values = back(device_values, bytes);
-      for (const auto& [got, right] : {std::pair{&got_keys, &keys}, {&got_values, &values}}) {
-        for (std::size_t i = 0; i < bytes / static_cast<std::size_t>(sdk::element_bytes(element)); ++i) {
-          if (element == abi::DType::i8) {
-            ASSERT_NEAR(reinterpret_cast<const std::int8_t*>(got->data())[i],
-                        reinterpret_cast<const std::int8_t*>(right->data())[i], 1)
-                << i;
-          } else {
-            const auto value = [&](const std::vector<unsigned char>& from) {
-              return element == abi::DType::f32
-                         ? reinterpret_cast<const float*>(from.data())[i]
-                         : sdk::bf16_to_float(reinterpret_cast<const std::uint16_t*>(from.data())[i]);
-            };
-            ASSERT_NEAR(value(*got), value(*right), kBf16 * std::abs(value(*right)) + 1e-4) << i;
-          }
-        }
-      }
+  cpu_->prepare_attention(host);
+  gpu_->prepare_attention(input);
+  expect_near(bf16_back(device_queries, queries.size()), queries, kBf16, 1e-4);
+  const std::vector<unsigned char> got_keys = back(device_keys, bytes), got_values = back(device_values, bytes);
+  for (const auto& [got, right] : {std::pair{&got_keys, &keys}, {&got_values, &values}}) {
+    for (std::size_t i = 0; i < bytes / static_cast<std::size_t>(sdk::element_bytes(element)); ++i) {
       if (element == abi::DType::i8) {
-        expect_near(back(device_key_scales, scale_count), key_scales, 1e-4, 1e-7);
-        expect_near(back(device_value_scales, scale_count), value_scales, 1e-4, 1e-7);
+        ASSERT_NEAR(reinterpret_cast<const std::int8_t*>(got->data())[i],
+                    reinterpret_cast<const std::int8_t*>(right->data())[i], 1)
+            << i;
+      } else {
+        const auto value = [&](const std::vector<unsigned char>& from) {
+          return element == abi::DType::f32
+                     ? reinterpret_cast<const float*>(from.data())[i]
+                     : sdk::bf16_to_float(reinterpret_cast<const std::uint16_t*>(from.data())[i]);
+        };
+        ASSERT_NEAR(value(*got), value(*right), kBf16 * std::abs(value(*right)) + 1e-4) << i;
       }
     }
   }
+  if (element == abi::DType::i8) {
+    expect_near(back(device_key_scales, scale_count), key_scales, 1e-4, 1e-7);
+    expect_near(back(device_value_scales, scale_count), value_scales, 1e-4, 1e-7);
+  }
 }
+
+// Heads of 90 cannot be accessed four elements at a time.
+INSTANTIATE_TEST_SUITE_P(All, CudaPrepareTest,
+                         testing::Combine(testing::Values(abi::DType::f32, abi::DType::bf16, abi::DType::i8),
+                                          testing::Values(abi::KvOrder::token_major, abi::KvOrder::head_major),
+                                          testing::Values(90, 96, 512, 1024)));
 
 TEST_F(CudaBackendTest, RotaryUsesFloatAngles) {
   const std::vector<float> frequency = {1.0f, 0.1f, 1e-4f};

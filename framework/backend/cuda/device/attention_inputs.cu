@@ -3,6 +3,7 @@
 
 #include "device_math.cuh"
 #include "launch.h"
+#include "vector.cuh"
 
 namespace facet::cuda {
 namespace {
@@ -22,85 +23,81 @@ __global__ void rotary_kernel(const std::int32_t* positions, const float* invers
   sine[i] = sinf(angle);
 }
 
-// A head in the registers of a warp: lane l holds the pairs (i, i + dim / 2) for i = l, l + 32, ..., so that a rotation
-// needs no other lane.
-template <int SLOTS>
+// A head in the registers of a warp: lane l holds the pairs (i, i + dim / 2) for the V neighbours i from V l on, from
+// V (l + 32) on, ..., so that a rotation needs no other lane.
+template <int V, int SLOTS>
 struct Head {
-  float low[SLOTS], high[SLOTS];
+  Floats<V> low[SLOTS], high[SLOTS];
 };
 
-template <int SLOTS>
-__device__ Head<SLOTS> load_head(const __nv_bfloat16* in, int half) {
-  Head<SLOTS> head;
+template <int V>
+__device__ Floats<V> all_of(float value) {
+  Floats<V> out;
+#pragma unroll
+  for (int e = 0; e < V; ++e) out.at[e] = value;
+  return out;
+}
+
+// Rows of `count` values for the low and the high half; `otherwise` past them.
+template <int V, int SLOTS, typename T>
+__device__ Head<V, SLOTS> load_halves(const T* low, const T* high, int count, float low_otherwise,
+                                      float high_otherwise) {
+  Head<V, SLOTS> head;
 #pragma unroll
   for (int slot = 0; slot < SLOTS; ++slot) {
-    const int i = slot * 32 + static_cast<int>(threadIdx.x);
-    head.low[slot] = i < half ? __bfloat162float(in[i]) : 0.0f;
-    head.high[slot] = i < half ? __bfloat162float(in[half + i]) : 0.0f;
+    const int at = slot * 32 + static_cast<int>(threadIdx.x);
+    const bool known = at * V < count;
+    head.low[slot] = known ? load_floats<V>(low, at) : all_of<V>(low_otherwise);
+    head.high[slot] = known ? load_floats<V>(high, at) : all_of<V>(high_otherwise);
   }
   return head;
 }
 
-// The norm's weights, ones without.
-template <int SLOTS>
-__device__ Head<SLOTS> load_weight(const float* weight, int half) {
-  Head<SLOTS> head;
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) {
-    const int i = slot * 32 + static_cast<int>(threadIdx.x);
-    const bool read = weight != nullptr && i < half;
-    head.low[slot] = read ? weight[i] : 1.0f;
-    head.high[slot] = read ? weight[half + i] : 1.0f;
-  }
-  return head;
-}
-
-template <int SLOTS>
-__device__ void norm(Head<SLOTS>& head, const Head<SLOTS>& weight, float epsilon, int half) {
+template <int V, int SLOTS>
+__device__ void norm(Head<V, SLOTS>& head, const Head<V, SLOTS>& weight, float epsilon, int half) {
   float squares = 0;
 #pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot)
-    squares += head.low[slot] * head.low[slot] + head.high[slot] * head.high[slot];
+  for (int slot = 0; slot < SLOTS; ++slot) squares += sum_of_squares(head.low[slot]) + sum_of_squares(head.high[slot]);
   const float factor = rsqrtf(warp_sum(squares) / static_cast<float>(2 * half) + epsilon);
 #pragma unroll
   for (int slot = 0; slot < SLOTS; ++slot) {
-    head.low[slot] *= factor * weight.low[slot];
-    head.high[slot] *= factor * weight.high[slot];
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      head.low[slot].at[e] *= factor * weight.low[slot].at[e];
+      head.high[slot].at[e] *= factor * weight.high[slot].at[e];
+    }
   }
 }
 
-// The cosines and sines of a token, in the place of the pairs that they turn: low and high. No turn past `live`.
-template <int SLOTS>
-__device__ Head<SLOTS> load_angles(const float* cosine, const float* sine, int live) {
-  Head<SLOTS> angles;
+// `angles`: cosines as the low half, sines as the high one.
+template <int V, int SLOTS>
+__device__ void rotate(Head<V, SLOTS>& head, const Head<V, SLOTS>& angles) {
 #pragma unroll
   for (int slot = 0; slot < SLOTS; ++slot) {
-    const int i = slot * 32 + static_cast<int>(threadIdx.x);
-    angles.low[slot] = i < live ? cosine[i] : 1.0f;
-    angles.high[slot] = i < live ? sine[i] : 0.0f;
-  }
-  return angles;
-}
-
-template <int SLOTS>
-__device__ void rotate(Head<SLOTS>& head, const Head<SLOTS>& angles) {
 #pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) {
-    const float c = angles.low[slot], s = angles.high[slot], low = head.low[slot];
-    head.low[slot] = low * c - head.high[slot] * s;
-    head.high[slot] = head.high[slot] * c + low * s;
+    for (int e = 0; e < V; ++e) {
+      const float c = angles.low[slot].at[e], s = angles.high[slot].at[e], low = head.low[slot].at[e];
+      head.low[slot].at[e] = low * c - head.high[slot].at[e] * s;
+      head.high[slot].at[e] = head.high[slot].at[e] * c + low * s;
+    }
   }
 }
 
 // Stores both halves, each value through `narrow`.
-template <int SLOTS, typename T, typename Narrow>
-__device__ void store_head(const Head<SLOTS>& head, T* out, int half, Narrow narrow) {
+template <int V, int SLOTS, typename T, typename Narrow>
+__device__ void store_head(const Head<V, SLOTS>& head, T* out, int half, Narrow narrow) {
 #pragma unroll
   for (int slot = 0; slot < SLOTS; ++slot) {
-    const int i = slot * 32 + static_cast<int>(threadIdx.x);
-    if (i >= half) continue;
-    out[i] = narrow(head.low[slot]);
-    out[half + i] = narrow(head.high[slot]);
+    const int at = slot * 32 + static_cast<int>(threadIdx.x);
+    if (at * V >= half) continue;
+    Pack<V, T> low, high;
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      low.at[e] = narrow(head.low[slot].at[e]);
+      high.at[e] = narrow(head.high[slot].at[e]);
+    }
+    store_pack<V>(out, at, low);
+    store_pack<V>(out + half, at, high);
   }
 }
 
@@ -109,8 +106,8 @@ __device__ inline __nv_bfloat16 to_bf16(float value) {
 }
 
 // A KV row of one head, in the cache's element type; `scale` is where its scale goes when that is int8.
-template <int SLOTS>
-__device__ void store_kv(const Head<SLOTS>& head, abi::DType element, void* base, std::int64_t offset, float* scale,
+template <int V, int SLOTS>
+__device__ void store_kv(const Head<V, SLOTS>& head, abi::DType element, void* base, std::int64_t offset, float* scale,
                          int half) {
   if (element == abi::DType::f32) {
     store_head(head, static_cast<float*>(base) + offset, half, [](float value) { return value; });
@@ -122,8 +119,11 @@ __device__ void store_kv(const Head<SLOTS>& head, abi::DType element, void* base
   }
   float largest = 0;
 #pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot)
-    largest = fmaxf(largest, fmaxf(fabsf(head.low[slot]), fabsf(head.high[slot])));
+  for (int slot = 0; slot < SLOTS; ++slot) {
+#pragma unroll
+    for (int e = 0; e < V; ++e)
+      largest = fmaxf(largest, fmaxf(fabsf(head.low[slot].at[e]), fabsf(head.high[slot].at[e])));
+  }
   for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
   if (threadIdx.x == 0) *scale = largest / 127.0f;
   const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
@@ -144,7 +144,7 @@ struct PrepareParams {
 };
 
 // A warp takes one head of one token: the queries' heads, then the keys', then the values'.
-template <int SLOTS>
+template <int V, int SLOTS>
 __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x) {
   let_successor_begin();
   const int head = static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y);
@@ -155,16 +155,19 @@ __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x
   const bool is_query = head < x.query_heads;
   const bool is_value = head >= x.query_heads + x.kv_heads;
   const int half = x.head_dim / 2;
-  const Head<SLOTS> weight = load_weight<SLOTS>(is_query ? x.query_norm : is_value ? nullptr : x.key_norm, half);
+  const float* norm_weight = is_query ? x.query_norm : is_value ? nullptr : x.key_norm;
+  const Head<V, SLOTS> weight =
+      load_halves<V, SLOTS>(norm_weight, norm_weight + half, norm_weight != nullptr ? half : 0, 1.0f, 1.0f);
   wait_for_predecessor();
   // Everything that comes from memory is asked for before the first use.
   const std::int64_t token = blockIdx.x;
   const std::int32_t sequence = x.sequence[token];
   std::int64_t logical = x.positions[token];
-  const Head<SLOTS> angles =
-      load_angles<SLOTS>(x.cosine + token * x.live, x.sine + token * x.live, is_value ? 0 : x.live);
+  const Head<V, SLOTS> angles = load_halves<V, SLOTS>(x.cosine + token * x.live, x.sine + token * x.live,
+                                                      is_value ? 0 : x.live, 1.0f, 0.0f);  // no turn past `live`
   const int source = is_value && x.values_from_keys ? head - x.kv_heads : head;
-  Head<SLOTS> row = load_head<SLOTS>(x.projections + token * x.stride + source * x.head_dim, half);
+  const __nv_bfloat16* in = x.projections + token * x.stride + source * x.head_dim;
+  Head<V, SLOTS> row = load_halves<V, SLOTS>(in, in + half, half, 0.0f, 0.0f);
   norm(row, weight, x.epsilon, half);
   rotate(row, angles);
   if (is_query) {
@@ -184,6 +187,15 @@ __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x
     scale +=
         block * view.scale_block_stride + logical % rows * view.scale_row_stride + kv_head * view.scale_head_stride;
   store_kv(row, view.layout.element, is_value ? view.values : view.keys, offset, scale, half);
+}
+
+// Whether rows, norms, angles and the cache can be accessed four elements at a time.
+bool in_fours(const AttentionInput& x) {
+  const abi::KvView& view = *x.kv;
+  const std::int64_t counts = x.stride | x.head_dim / 2 | x.rotary.live | view.block_stride | view.row_stride |
+                              view.head_stride;  // all multiples of four
+  return aligned_rows<4>(counts, x.projections, x.query_norm, x.key_norm, x.rotary.cosine, x.rotary.sine, x.queries,
+                         view.keys, view.values);
 }
 
 }  // namespace
@@ -218,10 +230,10 @@ cudaError_t launch_prepare_attention(const AttentionInput& x, cudaStream_t strea
   const unsigned heads = static_cast<unsigned>(x.query_heads + 2 * x.kv_heads);
   const unsigned warps = x.tokens <= 8 ? 1 : kPrepareWarps;
   const dim3 grid(static_cast<unsigned>(x.tokens), (heads + warps - 1) / warps);
-  const auto kernel = x.head_dim <= 128   ? prepare_attention_kernel<2>
-                      : x.head_dim <= 256 ? prepare_attention_kernel<4>
-                      : x.head_dim <= 512 ? prepare_attention_kernel<8>
-                                          : prepare_attention_kernel<16>;
+  const auto kernel = !in_fours(x)        ? prepare_attention_kernel<1, 16>
+                      : x.head_dim <= 256 ? prepare_attention_kernel<4, 1>
+                      : x.head_dim <= 512 ? prepare_attention_kernel<4, 2>
+                                          : prepare_attention_kernel<4, 4>;
   return launch_dependent(kernel, grid, dim3(32, warps), 0, stream, params);
 }
 

@@ -24,6 +24,10 @@ __device__ inline float sum_of_squares(const Floats<V>& x) {
 template <int BYTES>
 struct Word;
 template <>
+struct Word<1> {
+  using type = std::uint8_t;
+};
+template <>
 struct Word<2> {
   using type = std::uint16_t;
 };
