@@ -1,13 +1,10 @@
 #include "gemma4/device_calibration.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace facet::gemma4 {
 namespace {
 
-// A cache has room for the longest sequence in every slot, so very short sequences do not fill a batch.
-constexpr std::size_t kMostSequences = 64;
 constexpr std::uint64_t kBf16 = 2;
 
 std::uint64_t area(std::int64_t rows, std::int64_t columns, std::uint64_t element) {
@@ -73,78 +70,6 @@ abi::LinearRole stacked_role(LayerStage stage, std::size_t parts) {
 
 }  // namespace
 
-// Attention of each kind of layer, and one layer's cache of it that all layers take in turn.
-struct DeviceCalibration::Attention {
-  Attention(const ModelConfig& model, const Config& config, PluginRegistry& registry, const Backend& backend,
-            const std::vector<CalibrationBatch>& batches, std::int64_t widest) {
-    KvLimits limits;
-    for (const CalibrationBatch& batch : batches) {
-      limits.max_sequences = std::max(limits.max_sequences, static_cast<std::int64_t>(batch.sequences()));
-      limits.max_context = std::max(limits.max_context, batch.longest);
-    }
-    limits.max_chunk = limits.max_context;
-    std::vector<KvGroupSpec> specs;
-    for (const LayerConfig& layer : model.layers) {
-      auto same = std::find_if(specs.begin(), specs.end(), [&](const KvGroupSpec& spec) {
-        return spec.window == layer.window && spec.head_dim == layer.head_dim && spec.kv_heads == layer.kv_heads;
-      });
-      if (same == specs.end()) {
-        const auto index = static_cast<std::int32_t>(specs.size());
-        specs.push_back({layer.sliding ? "sliding" : "global", {index}, layer.kv_heads, layer.head_dim, layer.window});
-        same = specs.end() - 1;
-      }
-      kind_of_layer.push_back(static_cast<std::size_t>(same - specs.begin()));
-    }
-    std::vector<KvGroup> groups;
-    for (const KvGroupSpec& spec : specs) {
-      AttentionAssembly made = assemble_attention(config, registry, backend.device(), spec,
-                                                  {model.query_heads, 1.0f, backend.activation_type()}, limits, widest);
-      pool_bytes += made.cache.plan.pool_bytes;
-      workspace_bytes = std::max(workspace_bytes, made.attention->workspace_bytes());
-      groups.push_back(std::move(made.cache));
-      kinds.push_back(std::move(made.attention));
-    }
-    kv = std::make_unique<KvManager>(std::move(groups), limits.max_sequences);
-    step = std::make_unique<StepArrays>(*kv, widest, limits.max_sequences, limits.max_context);
-  }
-
-  // Opens a batch's sequences and writes the arrays of its step to `memory`.
-  void begin(Backend& backend, const CalibrationBatch& batch, void* memory) {
-    std::vector<std::uint64_t> open(batch.sequences());
-    std::iota(open.begin(), open.end(), std::uint64_t{0});
-    for (const std::uint64_t sequence : open) {
-      kv->open(sequence, {}, 0, 0);
-      if (kv->reserve(sequence, batch.token_begin[sequence + 1] - batch.token_begin[sequence]) != KvResult::ok)
-        throw_error(ErrorKind::run, "no room for a calibration sequence: {}", kv->last_refusal());
-    }
-    kv->begin_step(open);
-    const std::vector<std::int32_t> zeros(open.size(), 0);
-    StepInput input;
-    input.ids = batch.ids.data();
-    input.positions = batch.positions.data();
-    input.sequence = batch.sequence.data();
-    input.batch = {sizeof(abi::BatchView), static_cast<std::int32_t>(open.size()),
-                   batch.tokens(),         batch.token_begin.data(),
-                   zeros.data(),           batch.longest,
-                   batch.longest};
-    step->upload(backend, memory, input, *kv, batch.tokens(), static_cast<std::int64_t>(open.size()));
-  }
-  // Only the host's books: the device may still be reading the rows, and what overwrites them is queued behind it.
-  void end(const CalibrationBatch& batch) {
-    for (std::uint64_t sequence = 0; sequence < batch.sequences(); ++sequence) {
-      const std::int32_t* first = batch.ids.data() + batch.token_begin[sequence];
-      kv->commit(sequence, {first, batch.ids.data() + batch.token_begin[sequence + 1]});
-      kv->close(sequence);
-    }
-  }
-
-  std::vector<std::size_t> kind_of_layer;
-  std::vector<std::unique_ptr<AttentionModule>> kinds;
-  std::unique_ptr<KvManager> kv;
-  std::unique_ptr<StepArrays> step;
-  std::uint64_t pool_bytes = 0, workspace_bytes = 0;
-};
-
 // What one batch of one model needs for a moment.
 struct DeviceCalibration::Scratch {
   struct Bytes {
@@ -183,34 +108,14 @@ DeviceCalibration::DeviceCalibration(const CheckpointFacts& facts, const Checkpo
       config_(device_plugins()),
       assembler_(config_, registry, backend.device(), backend.activation_type()) {
   check_sequences(facts.model, sequences);
-  make_batches(sequences, batch_tokens);
+  batches_ = make_batches(sequences, batch_tokens);
+  for (const CalibrationBatch& batch : batches_) widest_ = std::max(widest_, batch.tokens());
   kept_width_ = std::max(Widest(facts.model).queries, facts.model.feed_forward);
-  attention_ = std::make_unique<Attention>(facts.model, config_, registry, backend, batches_, widest_);
+  attention_ = std::make_unique<CalibrationAttention>(facts.model, config_, registry, backend, batches_, widest_);
   plan_linears();
 }
 
 DeviceCalibration::~DeviceCalibration() = default;
-
-void DeviceCalibration::make_batches(const std::vector<std::vector<std::int32_t>>& sequences,
-                                     std::int64_t batch_tokens) {
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    const auto length = static_cast<std::int64_t>(sequences[i].size());
-    const bool full = batches_.empty() || batches_.back().tokens() + length > batch_tokens ||
-                      batches_.back().sequences() == kMostSequences;
-    if (full) {
-      batches_.emplace_back();
-      batches_.back().first = i;
-      batches_.back().token_begin = {0};
-    }
-    CalibrationBatch& batch = batches_.back();
-    for (std::int32_t position = 0; position < length; ++position) batch.positions.push_back(position);
-    batch.sequence.insert(batch.sequence.end(), sequences[i].size(), static_cast<std::int32_t>(batch.sequences()));
-    batch.ids.insert(batch.ids.end(), sequences[i].begin(), sequences[i].end());
-    batch.token_begin.push_back(static_cast<std::int32_t>(batch.ids.size()));
-    batch.longest = std::max(batch.longest, length);
-    widest_ = std::max(widest_, batch.tokens());
-  }
-}
 
 LinearGroup DeviceCalibration::plan(std::size_t model, std::size_t layer, LayerStage stage) {
   const StageModules modules = stage_modules(facts_, layer, stage);
@@ -229,7 +134,7 @@ LinearGroup DeviceCalibration::plan(std::size_t model, std::size_t layer, LayerS
 
 // Asks for every layer, so that no run ends in the middle because a plugin refuses one.
 void DeviceCalibration::plan_linears() {
-  workspace_bytes_ = attention_->workspace_bytes;
+  workspace_bytes_ = attention_->workspace_bytes();
   for (std::size_t model = 0; model < models_.size(); ++model) {
     for (std::size_t layer = 0; layer < facts_.model.layers.size(); ++layer) {
       for (const LayerStage stage : kLayerStages) {
@@ -252,8 +157,8 @@ std::uint64_t DeviceCalibration::state_bytes() const {
     each += area(widest_, model.hidden, sizeof(float)) + area(batch.tokens(), kept_width_, kBf16);
   const Widest widest(model);
   const std::uint64_t norms = area(5, model.hidden, sizeof(float)) + area(3, widest.head_dim, sizeof(float));
-  return models_.size() * each + norms + attention_->pool_bytes +
-         Scratch::bytes(model, widest_, attention_->step->bytes(), workspace_bytes_).sum();
+  return models_.size() * each + norms + attention_->pool_bytes() +
+         Scratch::bytes(model, widest_, attention_->step_bytes(), workspace_bytes_).sum();
 }
 
 std::uint64_t DeviceCalibration::table_bytes(const abi::WeightView& table) const {
@@ -276,8 +181,8 @@ void DeviceCalibration::allocate() {
     state.normed = make(area(widest_, model.hidden, kBf16));
   }
   scratch_ =
-      std::make_unique<Scratch>(backend_, Scratch::bytes(model, widest_, attention_->step->bytes(), workspace_bytes_));
-  attention_->kv->allocate(backend_);
+      std::make_unique<Scratch>(backend_, Scratch::bytes(model, widest_, attention_->step_bytes(), workspace_bytes_));
+  attention_->allocate(backend_);
   const auto vector = [&](std::int64_t count) { return make(area(count, 1, sizeof(float))); };
   const Widest widest(model);
   for (DeviceBuffer* buffer :
@@ -382,9 +287,8 @@ void DeviceCalibration::attend(std::size_t model, std::size_t batch, LinearGroup
   const CalibrationBatch& rows = batches_[batch];
   const LayerConfig& layer = config();
   attention_->begin(backend_, rows, scratch_->step.data());
-  const StepArrays& step = *attention_->step;
-  const std::size_t kind = attention_->kind_of_layer[layer_];
-  const abi::KvView& kv = attention_->kv->view(static_cast<std::int32_t>(kind));
+  const StepArrays& step = attention_->step();
+  const abi::KvView& kv = attention_->view(layer_);
   group.run(backend_, rows.tokens(), norm(model, batch, norms_.input), scratch_->wide.data(),
             scratch_->workspace.memory());
   AttentionInput prepare;
@@ -405,8 +309,8 @@ void DeviceCalibration::attend(std::size_t model, std::size_t batch, LinearGroup
   prepare.queries = scratch_->queries.data();
   backend_.rotary(step.positions, rows.tokens(), norms_.inverse_frequency.as<float>(), prepare.rotary);
   backend_.prepare_attention(prepare);
-  attention_->kinds[kind]->run(backend_, static_cast<std::int32_t>(layer_), step.batch, kv, prepare.queries,
-                               states_[model].kept[batch].data(), scratch_->workspace.memory());
+  attention_->module(layer_).run(backend_, static_cast<std::int32_t>(layer_), step.batch, kv, prepare.queries,
+                                 states_[model].kept[batch].data(), scratch_->workspace.memory());
   attention_->end(rows);
 }
 

@@ -8,19 +8,11 @@
 #include <span>
 #include <vector>
 
+#include "facet/engine/linear_module.h"
+#include "gemma4/calibration_attention.h"
 #include "gemma4/calibration_forward.h"
 
 namespace facet::gemma4 {
-
-// Sequences that go through a layer together, in the order in which they were given.
-struct CalibrationBatch {
-  std::size_t first = 0;
-  std::vector<std::int32_t> token_begin;  // [sequences + 1]
-  std::vector<std::int32_t> ids, positions, sequence;
-  std::int64_t longest = 0;
-  std::int64_t tokens() const { return token_begin.back(); }
-  std::size_t sequences() const { return token_begin.size() - 1; }
-};
 
 // Several models of one shape walk side by side on the same sequences: the quantized one and, where it is wanted, its
 // source. For every layer: begin_layer(), then for each stage input() of any model and batch, and advance() of every
@@ -59,7 +51,6 @@ class DeviceCalibration {
   void advance(std::size_t model, LayerStage stage, std::span<const LinearWeight> weights);
 
  private:
-  struct Attention;
   struct Scratch;
   struct State {
     std::vector<DeviceBuffer> hidden;  // of each batch, [tokens, hidden] f32
@@ -73,7 +64,6 @@ class DeviceCalibration {
   };
 
   const LayerConfig& config() const { return facts_.model.layers[layer_]; }
-  void make_batches(const std::vector<std::vector<std::int32_t>>& sequences, std::int64_t batch_tokens);
   LinearGroup plan(std::size_t model, std::size_t layer, LayerStage stage);
   void plan_linears();
   void allocate();
@@ -92,7 +82,7 @@ class DeviceCalibration {
   std::int64_t widest_ = 0, kept_width_ = 0;
   Config config_;
   LinearAssembler assembler_;
-  std::unique_ptr<Attention> attention_;
+  std::unique_ptr<CalibrationAttention> attention_;
   std::unique_ptr<Scratch> scratch_;
   std::uint64_t workspace_bytes_ = 0, packed_bytes_ = 0;
   std::vector<State> states_;

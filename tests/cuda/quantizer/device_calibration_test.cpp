@@ -103,77 +103,105 @@ class DeviceCalibrationTest : public testing::Test {
 // random walk over three layers, and a softmax whose scores of up to some ten turn their rounding into that share of a
 // weight. 2 % of the root mean square leaves a factor of three; a wrong window, norm or rotation is off by tens of
 // percent.
-TEST_F(DeviceCalibrationTest, EveryInputIsTheFloatForwards) {
-  const unsigned seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
-  std::uniform_int_distribution<std::int32_t> id(0, static_cast<std::int32_t>(facts_.model.vocabulary) - 1);
-  Sequences sequences;
-  for (const std::size_t length : {37u, 1u, 300u, 2u, 129u, 64u}) {
-    sequences.emplace_back(length);
-    for (std::int32_t& value : sequences.back()) value = id(random);
-  }
-  const LinearFormat int4{abi::WeightFormat::int4, 32, false};
-  // The second model has a mixture: up stays bf16, so gate and up are two calls.
-  const auto format = [&](const std::string& module, std::int64_t) {
-    return module.find("up_proj") != std::string::npos ? LinearFormat() : int4;
-  };
-  for (const std::int64_t batch_tokens : {200, 10000}) {
-    SCOPED_TRACE(testing::Message() << batch_tokens << " tokens a batch");
-    DeviceCalibration device(facts_, checkpoint_, *device_, *registry_, sequences, batch_tokens,
-                             {[](const std::string&, std::int64_t) { return LinearFormat(); }, format});
+constexpr double kMostDistance = 0.02;
+
+LinearFormat dense_format(const std::string& /*module*/, std::int64_t /*in_features*/) {
+  return {};
+}
+// A mixture: up stays bf16, so gate and up are two calls.
+LinearFormat mixed_format(const std::string& module, std::int64_t /*in_features*/) {
+  if (module.find("up_proj") != std::string::npos) return {};
+  return {abi::WeightFormat::int4, 32, false};
+}
+
+class WalkTest : public DeviceCalibrationTest, public testing::WithParamInterface<std::int64_t> {
+ protected:
+  struct Walk {
+    DeviceCalibration device;
     std::vector<CalibrationForward> exact;
-    for (int model = 0; model < 2; ++model) exact.emplace_back(facts_, checkpoint_, *host_, products_, sequences);
+    LayerMatrices matrices[2];
+  };
+  Sequences random_sequences(unsigned seed) const {
+    std::mt19937 random(seed);
+    std::uniform_int_distribution<std::int32_t> id(0, static_cast<std::int32_t>(facts_.model.vocabulary) - 1);
+    Sequences sequences;
+    for (const std::size_t length : {37u, 1u, 300u, 2u, 129u, 64u}) {
+      sequences.emplace_back(length);
+      for (std::int32_t& value : sequences.back()) value = id(random);
+    }
+    return sequences;
+  }
+  void embed(Walk& walk) {
     const LinearWeight table = source({facts_.prefix + "embed_tokens", facts_.model.vocabulary}, facts_.model.hidden);
     const abi::WeightView tables[] = {table.view(), table.view()};
-    device.embed(tables);
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-      for (CalibrationForward& model : exact) model.embed(i, table.view());
-    }
-    std::uint64_t stated = device.state_bytes(), held = 0;
+    walk.device.embed(tables);
+    std::uint64_t held = 0;
     for (const MemoryAccount& account : device_->accounts()) held += account.bytes;
-    EXPECT_EQ(held, stated);
-    for (std::size_t layer = 0; layer < facts_.model.layers.size(); ++layer) {
-      device.begin_layer(layer);
-      LayerMatrices matrices[2];
-      for (CalibrationForward& model : exact) model.begin_layer(layer);
-      for (const LayerStage stage : kLayerStages) {
-        const StageModules modules = stage_modules(facts_, layer, stage);
-        for (std::size_t model = 0; model < 2; ++model) {
-          SCOPED_TRACE(testing::Message()
-                       << "layer " << layer << " " << modules.modules.front().name << " model " << model);
-          for (std::size_t batch = 0; batch < device.batches().size(); ++batch) {
-            const double off =
-                distance(device.input(model, stage, batch), device.batches()[batch], modules.in_features,
-                         [&](std::size_t i, float* out) { exact[model].input(stage, i, matrices[model], out); });
-            EXPECT_LT(off, 0.02) << "batch " << batch;
-          }
-          std::vector<LinearWeight> weights;
-          for (const StageModule& module : modules.modules) {
-            const LinearWeight dense = source(module, modules.in_features);
-            const LinearFormat wanted = format(module.name, modules.in_features);
-            const bool round = model == 1 && wanted.format == abi::WeightFormat::int4;
-            weights.push_back(round ? quantized(dense, wanted) : dense);
-            matrices[model][stage].push_back(floats(weights.back()));
-          }
-          device.advance(model, stage, weights);
-          for (std::size_t i = 0; i < sequences.size(); ++i) exact[model].advance(stage, i, matrices[model]);
-        }
+    EXPECT_EQ(held, walk.device.state_bytes());
+    for (CalibrationForward& model : walk.exact) {
+      for (std::size_t i = 0; i < model.sequences(); ++i) model.embed(i, table.view());
+    }
+  }
+  void compare_inputs(Walk& walk, std::size_t model, LayerStage stage, std::int64_t width) {
+    for (std::size_t batch = 0; batch < walk.device.batches().size(); ++batch) {
+      const auto exact = [&](std::size_t i, float* out) {
+        walk.exact[model].input(stage, i, walk.matrices[model], out);
+      };
+      EXPECT_LT(distance(walk.device.input(model, stage, batch), walk.device.batches()[batch], width, exact),
+                kMostDistance)
+          << "batch " << batch;
+    }
+  }
+  void advance(Walk& walk, std::size_t model, LayerStage stage, const StageModules& modules) {
+    std::vector<LinearWeight> weights;
+    for (const StageModule& module : modules.modules) {
+      const LinearWeight dense = source(module, modules.in_features);
+      const LinearFormat wanted = mixed_format(module.name, modules.in_features);
+      const bool round = model == 1 && wanted.format == abi::WeightFormat::int4;
+      weights.push_back(round ? quantized(dense, wanted) : dense);
+      walk.matrices[model][stage].push_back(floats(weights.back()));
+    }
+    walk.device.advance(model, stage, weights);
+    CalibrationForward& exact = walk.exact[model];
+    for (std::size_t i = 0; i < exact.sequences(); ++i) exact.advance(stage, i, walk.matrices[model]);
+  }
+};
+
+TEST_P(WalkTest, EveryInputIsTheFloatForwards) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const Sequences sequences = random_sequences(seed);
+  Walk walk{{facts_, checkpoint_, *device_, *registry_, sequences, GetParam(), {dense_format, mixed_format}}, {}, {}};
+  for (int model = 0; model < 2; ++model) walk.exact.emplace_back(facts_, checkpoint_, *host_, products_, sequences);
+  embed(walk);
+  for (std::size_t layer = 0; layer < facts_.model.layers.size(); ++layer) {
+    walk.device.begin_layer(layer);
+    for (CalibrationForward& model : walk.exact) model.begin_layer(layer);
+    for (LayerMatrices& matrices : walk.matrices) matrices = {};
+    for (const LayerStage stage : kLayerStages) {
+      const StageModules modules = stage_modules(facts_, layer, stage);
+      for (std::size_t model = 0; model < 2; ++model) {
+        SCOPED_TRACE(testing::Message() << modules.modules.front().name << " of model " << model);
+        compare_inputs(walk, model, stage, modules.in_features);
+        advance(walk, model, stage, modules);
       }
     }
-    for (std::size_t model = 0; model < 2; ++model) {
-      for (std::size_t batch = 0; batch < device.batches().size(); ++batch) {
-        EXPECT_LT(distance(device.head_input(model, batch), device.batches()[batch], facts_.model.hidden,
-                           [&](std::size_t i, float* out) { exact[model].head_input(i, out); }),
-                  0.02);
-      }
+  }
+  for (std::size_t model = 0; model < 2; ++model) {
+    for (std::size_t batch = 0; batch < walk.device.batches().size(); ++batch) {
+      const auto exact = [&](std::size_t i, float* out) { walk.exact[model].head_input(i, out); };
+      EXPECT_LT(
+          distance(walk.device.head_input(model, batch), walk.device.batches()[batch], facts_.model.hidden, exact),
+          kMostDistance);
     }
   }
 }
 
+// Several batches, one of them a sequence longer than a batch; and all in one.
+INSTANTIATE_TEST_SUITE_P(BatchTokens, WalkTest, testing::Values(200, 10000));
+
 TEST_F(DeviceCalibrationTest, SequencesAreChecked) {
-  const std::vector<DeviceCalibration::FormatOf> dense = {
-      [](const std::string&, std::int64_t) { return LinearFormat(); }};
+  const std::vector<DeviceCalibration::FormatOf> dense = {dense_format};
   const auto vocabulary = static_cast<std::int32_t>(facts_.model.vocabulary);
   for (const Sequences& sequences : {Sequences{{1, vocabulary}}, Sequences{{1}, {-1}}}) {
     EXPECT_THROW(DeviceCalibration(facts_, checkpoint_, *device_, *registry_, sequences, 64, dense), Error);

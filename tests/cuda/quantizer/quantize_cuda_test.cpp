@@ -1,7 +1,6 @@
 // `facet quantize` on a GPU against the CPU's, from the command line to the files.
 #include <gmock/gmock.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
@@ -27,23 +26,13 @@ class QuantizeCudaTest : public FolderTest {
     }
   }
   std::string out(const char* name) const { return (folder_ / name).string(); }
-  ProgramResult quantize(const char* name, const char* device, std::vector<std::string> more = {}) const {
+  ProgramResult quantize(const char* name, const char* device, std::vector<std::string> more = {},
+                         const char* samples = "48") const {
     const std::string data = (fs::path(FACET_SOURCE_DIR) / "tests/data/reference/").string();
-    std::vector<std::string> all = {"quantize",
-                                    "--in",
-                                    embedded_checkpoint().string(),
-                                    "--out",
-                                    out(name),
-                                    "--device",
-                                    device,
-                                    "--method",
-                                    "gptq",
-                                    "--calibration",
-                                    data + "calibration_tokens.jsonl",
-                                    "--samples",
-                                    "48",
-                                    "--length",
-                                    "300"};
+    std::vector<std::string> all = {
+        "quantize", "--in",          embedded_checkpoint().string(),    "--out",     out(name), "--method",
+        "gptq",     "--calibration", data + "calibration_tokens.jsonl", "--samples", samples};
+    for (const char* value : {"--length", "300", "--device", device}) all.emplace_back(value);
     all.insert(all.end(), more.begin(), more.end());
     return run_facet(all);
   }
@@ -97,7 +86,7 @@ TEST_F(QuantizeCudaTest, TwoRunsAreOneFile) {
 
 TEST_F(QuantizeCudaTest, MoreSamplesNeedMoreOfItsMemory) {
   const auto stated = [&](const char* samples) {
-    const ProgramResult run = quantize("nothing", "cuda", {"--dry-run", "--json", "--samples", samples});
+    const ProgramResult run = quantize("nothing", "cuda", {"--dry-run", "--json"}, samples);
     EXPECT_EQ(run.exit_code, 0) << run.text();
     EXPECT_THAT(run.err, HasSubstr("of the GPU's memory"));
     return run.json()["memory"]["device"].get<std::int64_t>();
