@@ -96,7 +96,7 @@ class DeviceCalibrationTest : public testing::Test {
   std::unique_ptr<PluginRegistry> registry_;
   const Checkpoint checkpoint_ = Checkpoint::open(FACET_SOURCE_DIR "/models/gemma4/checkpoints/docs-5m");
   const CheckpointFacts facts_ = read_facts(checkpoint_);
-  const DoubleProducts products_;
+  const DoubleProducts products_{};
 };
 
 // Every value on the way is rounded to bf16 (2^-9 of it at most): some ten roundings a layer, which add up like a
