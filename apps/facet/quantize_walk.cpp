@@ -165,6 +165,12 @@ std::unique_ptr<CalibrationWalk> make_walk(const Workbench& bench, const Sequenc
     if (error.kind() == ErrorKind::usage) throw;
     reason = error.what();
   }
+  if (bench.settings.device == "cuda") {
+    throw_error(ErrorKind::run,
+                "--device cuda: the calibration samples cannot run on the GPU: {}; with --device auto "
+                "they run on the CPU, which is far slower",
+                reason);
+  }
   log(LogLevel::warn, "calibration samples run on the CPU, which is far slower: {}", reason);
   return std::make_unique<HostWalk>(bench, samples);
 }
