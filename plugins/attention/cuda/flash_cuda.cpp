@@ -215,6 +215,8 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     request.kv_heads = problem.kv_heads;
     request.seen = problem.window > 0 ? std::min(key.rows, problem.window + key.tokens - 1) : key.rows;
     request.row_bytes = 2 * problem.head_dim * sdk::element_bytes(problem.layout.element);
+    request.sum_bytes =
+        std::min<std::int64_t>(key.tokens * plan.group, kDecodeRows) * problem.head_dim * std::int64_t{sizeof(float)};
     request.processors = plan.processors;
     request.most_parts = plan.most_parts;
     request.split_keys = split_keys_;

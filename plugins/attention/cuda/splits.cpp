@@ -9,10 +9,17 @@ namespace facet::attention::cuda {
 
 namespace {
 
-// A block without keys takes about 5 us, in which a processor reads this much; folding clusters takes half of that.
+// A block without keys takes about 5 us, in which a processor reads this much; folding clusters takes half of that, and
+// longer the more sums the last one to arrive has to read, which goes slower than keys do.
 constexpr std::int64_t kBlockCost = 128 << 10;
 constexpr std::int64_t kSecondFoldCost = 64 << 10;
+constexpr double kSumCost = 1.5;  // of a byte of a key
 constexpr std::int64_t kMostSplits = 256;
+
+// `bytes`: of the columns that a block folds, over all clusters.
+std::int64_t second_fold_cost(std::int64_t bytes) {
+  return kSecondFoldCost + static_cast<std::int64_t>(kSumCost * static_cast<double>(bytes));
+}
 
 }  // namespace
 
@@ -34,7 +41,7 @@ Splits choose_splits(const SplitRequest& request, const DecodeLimits& limits) {
       const std::int64_t blocks = request.sequences * request.kv_heads * count;
       const std::int64_t neighbours = sdk::ceil_div(std::min(blocks, at_once), request.processors);
       const std::int64_t cost = sdk::ceil_div(blocks, at_once) * (neighbours * share * request.row_bytes + kBlockCost) +
-                                (clusters > 1 ? kSecondFoldCost : 0);
+                                (clusters > 1 ? second_fold_cost(clusters * request.sum_bytes / cluster) : 0);
       if (cost >= best_cost) continue;
       best = {count, cluster, stages};
       best_cost = cost;

@@ -10,6 +10,7 @@ struct SplitRequest {
   std::int64_t kv_heads;
   std::int64_t seen;            // keys of a sequence, at most
   std::int64_t row_bytes;       // of a key and its value
+  std::int64_t sum_bytes;       // of the sums of a step's packed rows that a cluster leaves
   std::int64_t processors;      // of the device
   std::int64_t most_parts;      // of clusters that the workspace holds
   std::int64_t split_keys;      // a split has at least so many keys
