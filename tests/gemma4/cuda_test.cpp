@@ -181,6 +181,18 @@ TEST_F(Cuda, SharedWeightsKeepStepsApart) {
   }
 }
 
+// A sequence that grows past 1,024 and 1,536 tokens moves to steps recorded for longer contexts.
+TEST_F(Cuda, GrowingContextsKeepTheirLikelihood) {
+  Ids ids;
+  for (const Ids& line : read_id_lines(reference_file("eval_tokens.jsonl")))
+    ids.insert(ids.end(), line.begin(), line.end());
+  ASSERT_GT(ids.size(), 1700u);
+  ids.resize(1700);
+  const auto pipeline = load_pipeline(int4_on_gpu());
+  const auto nll = [&](ScorePath path) { return mean_nll(run_together(*pipeline, {score_request(ids, path)})).mean; };
+  EXPECT_NEAR(nll(ScorePath::decode), nll(ScorePath::prefill), kNllTolerance);
+}
+
 TEST_F(Cuda, PlannedBytesAreAllocatedBytes) {
   const auto pipeline = load_pipeline(int4_on_gpu());
   expect_plan_is_allocated(*pipeline);

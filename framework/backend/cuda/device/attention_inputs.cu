@@ -158,11 +158,19 @@ __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x
   const float* norm_weight = is_query ? x.query_norm : is_value ? nullptr : x.key_norm;
   const Head<V, SLOTS> weight =
       load_halves<V, SLOTS>(norm_weight, norm_weight + half, norm_weight != nullptr ? half : 0, 1.0f, 1.0f);
+  // The step's arrays and tables were there before its first kernel.
+  const abi::KvView& view = x.view;
+  const std::int64_t token = blockIdx.x;
+  const std::int32_t sequence = is_query ? -1 : x.sequence[token];
+  std::int64_t logical = 0;
+  std::int64_t block = -1;
+  if (sequence >= 0) {
+    logical = x.positions[token];
+    if (view.ring_rows > 0) logical %= view.ring_rows;
+    block = view.block_table[sequence * view.table_stride + logical / view.layout.block_rows];
+  }
   wait_for_predecessor();
   // Everything that comes from memory is asked for before the first use.
-  const std::int64_t token = blockIdx.x;
-  const std::int32_t sequence = x.sequence[token];
-  std::int64_t logical = x.positions[token];
   const Head<V, SLOTS> angles = load_halves<V, SLOTS>(x.cosine + token * x.live, x.sine + token * x.live,
                                                       is_value ? 0 : x.live, 1.0f, 0.0f);  // no turn past `live`
   const int source = is_value && x.values_from_keys ? head - x.kv_heads : head;
@@ -174,12 +182,8 @@ __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x
     store_head(row, x.queries + (token * x.query_heads + head) * x.head_dim, half, to_bf16);
     return;
   }
-  if (sequence < 0) return;
-  const abi::KvView& view = x.view;
-  if (view.ring_rows > 0) logical %= view.ring_rows;
-  const std::int64_t rows = view.layout.block_rows;
-  const std::int64_t block = view.block_table[sequence * view.table_stride + logical / rows];
   if (block < 0) return;
+  const std::int64_t rows = view.layout.block_rows;
   const int kv_head = (head - x.query_heads) % x.kv_heads;
   const std::int64_t offset = block * view.block_stride + logical % rows * view.row_stride + kv_head * view.head_stride;
   float* scale = is_value ? view.value_scales : view.key_scales;
