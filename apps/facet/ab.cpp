@@ -87,10 +87,10 @@ void add_ab(CLI::App& app, GlobalOptions& global) {
       ->expected(2, 26);
   command->add_option("--requests", options->requests, "File with one JSON request a line")->required();
   command->add_option("--rounds", options->rounds, "Measured rounds; one round gives no interval")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{100000}))
+      ->transform(whole_number(1, 100000))
       ->capture_default_str();
   command->add_option("--warmup", options->warmup, "Rounds before them that are not counted")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1000}))
+      ->transform(whole_number(0, 1000))
       ->capture_default_str();
   command->add_option("--max-tokens", options->max_tokens, "Tokens to generate at most where a request does not say")
       ->transform(whole_number(0, kMostTokens))

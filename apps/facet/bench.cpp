@@ -9,8 +9,25 @@
 namespace facet::cli {
 namespace {
 
+std::unique_ptr<Bench> open_bench(const BenchOptions& options, const GlobalOptions& global) {
+  const Config config = bench_config(options);
+  try {
+    return std::make_unique<Bench>(options, open_pipeline(config, global, false), global);
+  } catch (const Error& error) {
+    throw in_words_of(options, error);
+  }
+}
+
+// A list of whole numbers; its defaults are shown by the help.
+void add_list(CLI::App& command, const char* name, const char* help, std::vector<std::int64_t>& values) {
+  command.add_option_function<std::vector<std::string>>(name, whole_number_list(name, 1, kMostTokens, values), help)
+      ->type_name("N,..")
+      ->default_str(fmt::format("{}", fmt::join(values, ",")));
+}
+
 void bench(const BenchOptions& options, const GlobalOptions& global) {
-  Bench machine(options, open_pipeline(bench_config(options), global, false), global);
+  const std::unique_ptr<Bench> opened = open_bench(options, global);
+  Bench& machine = *opened;
   std::vector<double> bandwidth = machine.read_rates();
   for (double& value : bandwidth) value /= 1e9;
   Json limit = {
@@ -44,28 +61,18 @@ void bench(const BenchOptions& options, const GlobalOptions& global) {
 void add_bench(CLI::App& app, GlobalOptions& global) {
   CLI::App* command = app.add_subcommand("bench", "Prefill and decode speed with random tokens");
   auto options = std::make_shared<BenchOptions>();
-  const CLI::Range positive(std::int64_t{1}, std::int64_t{1} << 31);
   command->add_option("config", options->config, "TOML file; not needed with --synthetic");
   command->add_option("--synthetic", options->synthetic,
                       "Random weights in the shape of a model (gemma4-12b) in place of the config's; without a config, "
                       "with the plugins that serve it best on the device and room for what is measured");
   command->add_option("--device", options->device, "In place of engine.device")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command->add_option("--prompt-tokens", options->prompt_tokens, "Lengths of prompts, separated by commas")
-      ->delimiter(',')
-      ->check(positive)
-      ->capture_default_str();
-  command->add_option("--generate", options->generate, "Tokens to generate; 1: no decode is measured")
-      ->delimiter(',')
-      ->check(positive)
-      ->capture_default_str();
-  command->add_option("--batch", options->batch, "Sequences at the same time")
-      ->delimiter(',')
-      ->check(positive)
-      ->capture_default_str();
+  add_list(*command, "--prompt-tokens", "Lengths of prompts, separated by commas", options->prompt_tokens);
+  add_list(*command, "--generate", "Tokens to generate; 1: no decode is measured", options->generate);
+  add_list(*command, "--batch", "Sequences at the same time", options->batch);
   command
       ->add_option("--repeat", options->repeat, "Measured repeats of each combination, after one that is not counted")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{100000}))
+      ->transform(whole_number(1, 100000))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Seed of the token ids")
       ->transform(whole_number(0, UINT64_MAX))

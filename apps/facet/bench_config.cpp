@@ -41,4 +41,26 @@ Config bench_config(const BenchOptions& options) {
   return config;
 }
 
+Error in_words_of(const BenchOptions& options, const Error& error) {
+  std::string text = error.message();
+  const auto replace = [&text](std::string_view key, std::string_view option) {
+    std::size_t at = text.find(key);
+    const bool found = at != std::string::npos;
+    for (; at != std::string::npos; at = text.find(key, at + option.size())) text.replace(at, key.size(), option);
+    return found;
+  };
+  if (options.config.empty()) {
+    replace("engine.max_sequences = ", "--batch ");
+    replace("engine.max_context = ", "--prompt-tokens and --generate together ");
+    replace("engine.max_context:", "--prompt-tokens and --generate together:");
+  }
+  if (!options.synthetic.empty()) replace("model.synthetic:", "--synthetic:");
+  const bool device = !options.device.empty() && replace("engine.device:", "--device:");
+  Error worded(error.kind(), std::move(text));
+  // Places of the file say nothing about a device that the file does not name.
+  if (device) return worded;
+  for (const std::string& place : error.context()) worded.add_context(place);
+  return worded;
+}
+
 }  // namespace facet::cli

@@ -10,4 +10,7 @@ namespace facet::cli {
 // measured. Throws Error(usage) when there is neither file nor synthetic model.
 Config bench_config(const BenchOptions& options);
 
+// An error about that configuration, with the option in place of a key of the file that the option has set.
+Error in_words_of(const BenchOptions& options, const Error& error);
+
 }  // namespace facet::cli

@@ -110,13 +110,16 @@ void Bench::check_shapes() const {
   std::set<std::int64_t> named;
   for (const BenchShape& shape : shapes()) {
     if (shape.batch > sequences && named.insert(shape.batch).second)
-      problems.add("--batch {} is more than engine.max_sequences {}", shape.batch, sequences);
+      problems.add("--batch {} is more than engine.max_sequences {}; measure fewer at a time or raise it", shape.batch,
+                   sequences);
     if (shape.prompt + shape.generate - 1 > room && shape.batch == options_.batch.front()) {
-      problems.add("--prompt-tokens {} and --generate {} need {} KV rows; a sequence can hold {}", shape.prompt,
-                   shape.generate, shape.prompt + shape.generate - 1, room);
+      problems.add(
+          "--prompt-tokens {} and --generate {} need {} KV rows; a sequence can hold {}: ask for fewer tokens or raise "
+          "engine.max_context",
+          shape.prompt, shape.generate, shape.prompt + shape.generate - 1, room);
     }
   }
-  problems.throw_if_any(ErrorKind::usage, fmt::format("{}: cannot be measured:", options_.config));
+  problems.throw_if_any(ErrorKind::usage, fmt::format("{}: cannot be measured:", pipeline_->config().file.string()));
 }
 
 void Bench::submit(Engine& engine, const BenchShape& shape, std::int64_t generate) {

@@ -37,9 +37,12 @@ std::uint64_t parse_byte_size(const std::string& text, const std::string& option
   // Whole bytes above this would not be exact in a double, and no machine has them.
   constexpr double kMost = 9007199254740992.0;
   for (const Unit& unit : kUnits) {
-    if (error != std::errc() || unit_name != unit.name) continue;
+    if (error == std::errc::invalid_argument || unit_name != unit.name) continue;
     const double bytes = std::floor(number * unit.bytes);
-    if (bytes >= 1.0 && bytes <= kMost) return static_cast<std::uint64_t>(bytes);
+    if (error == std::errc::result_out_of_range || bytes > kMost)
+      throw_error(ErrorKind::usage, "{}: '{}' is too large; at most {:.0f} bytes (8192 TiB) can be asked for", option,
+                  text, kMost);
+    if (bytes >= 1.0) return static_cast<std::uint64_t>(bytes);
   }
   throw_error(ErrorKind::usage,
               "{}: '{}' is not a size; write a number above 0 with B, KiB, MiB, GiB, TiB, KB, MB, GB "

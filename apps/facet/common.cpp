@@ -69,8 +69,15 @@ std::unique_ptr<gemma4::Pipeline> open_pipeline(const Config& config, const Glob
   gemma4::PipelineOptions options;
   options.plugin_dirs = absolute_plugin_dirs(global);
   options.quantize = quantize_weight;
-  auto pipeline = load_model_of(
-      config, [&] { return std::make_unique<gemma4::Pipeline>(config, std::move(options), std::move(shared)); });
+  std::unique_ptr<gemma4::Pipeline> pipeline;
+  try {
+    pipeline = load_model_of(
+        config, [&] { return std::make_unique<gemma4::Pipeline>(config, std::move(options), std::move(shared)); });
+  } catch (Error& error) {
+    if (error.message().starts_with("engine.device:"))
+      error.add_context(fmt::format("{}: engine.device = \"{}\"", config.file.string(), config.engine.device));
+    throw;
+  }
   log(LogLevel::info, "resolved config:\n{}", to_toml(pipeline->config()));
   if (load) load_weights(*pipeline, global);
   return pipeline;

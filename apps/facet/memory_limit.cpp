@@ -1,13 +1,22 @@
 #include "memory_limit.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <functional>
 
 #include "byte_size.h"
 #include "facet/base/text.h"
+#include "request_file.h"
 
 namespace facet::cli {
 namespace {
+
+// Memory of the machine, free or not; 0 where the system does not say.
+std::uint64_t physical_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(size) : 0;
+}
 
 // A chunk of a prompt and a context are tried in steps of so many tokens.
 constexpr std::int64_t kTokenStep = 256;
@@ -49,7 +58,23 @@ std::int64_t chunk_of(const EngineConfig& engine) {
   return engine.prefill_chunk > 0 ? engine.prefill_chunk : engine.max_step_tokens;
 }
 
-std::string advice(const Json& fits, const EngineConfig& engine) {
+// Bytes of the weights alone, which no size of the engine changes.
+std::uint64_t weight_bytes(const MemoryUse& use) {
+  std::uint64_t bytes = 0;
+  for (const MemoryCategory& category : use.limited) {
+    if (std::string_view(category.name).starts_with("weights")) bytes += category.bytes;
+  }
+  return bytes;
+}
+
+std::string advice(const Json& fits, const EngineConfig& engine, const MemoryUse& use, std::uint64_t limit) {
+  const std::uint64_t weights = weight_bytes(use);
+  if (weights > limit) {
+    return fmt::format(
+        "\n  the weights alone take {} bytes ({}), so no sizes of the engine fit; take smaller weights or allow more "
+        "memory",
+        weights, format_bytes(weights));
+  }
   std::string text;
   for (const auto& [key, value] : fits.items()) {
     const std::int64_t now = key == "max_sequences" ? engine.max_sequences
@@ -112,10 +137,10 @@ void refuse_plan(const gemma4::Pipeline& pipeline, std::uint64_t limit, const st
   std::string text;
   for (std::size_t i = 0; i < 3; ++i)
     text += fmt::format("\n  {}: {} ({})", largest[i].name, largest[i].bytes, format_bytes(largest[i].bytes));
-  throw_error(ErrorKind::run, "the plan takes {} bytes ({}){}, {} more than {} of {} bytes ({}); largest are:{}{}",
-              use.total(), format_bytes(use.total()), on_gpu(pipeline) ? " of the GPU's memory" : "",
-              format_bytes(use.total() - limit), limit_name, limit, format_bytes(limit), text,
-              advice(fits, pipeline.config().engine));
+  throw_error(ErrorKind::run, "{}: the plan takes {} bytes ({}){}, {} more than {} of {} bytes ({}); largest are:{}{}",
+              pipeline.config().file.string(), use.total(), format_bytes(use.total()),
+              on_gpu(pipeline) ? " of the GPU's memory" : "", format_bytes(use.total() - limit), limit_name, limit,
+              format_bytes(limit), text, advice(fits, pipeline.config().engine, use, limit));
 }
 
 void check_memory_limit(const gemma4::Pipeline& pipeline, const GlobalOptions& global) {
@@ -124,15 +149,21 @@ void check_memory_limit(const gemma4::Pipeline& pipeline, const GlobalOptions& g
     if (total > limit) refuse_plan(pipeline, limit, name, what_fits(pipeline, global, limit));
   };
   if (!global.memory_limit.empty()) require(parse_byte_size(global.memory_limit, "--memory-limit"), "the limit");
+  // Pages of a mapped checkpoint can be read again, so they alone are no reason to refuse.
+  const std::uint64_t physical = physical_memory();
+  if (!on_gpu(pipeline) && physical > 0 && pipeline.memory().allocated() > physical)
+    require(physical, "the machine's memory");
   // Weights that another pipeline has packed are shared, so what is free says nothing then.
   const std::optional<std::uint64_t> free = pipeline.shared()->backend->free_memory();
   if (free && pipeline.shared()->store->bytes() == 0) require(*free, "the free memory");
 }
 
 void add_memory_limit_option(CLI::App& command, GlobalOptions& global) {
-  command.add_option("--memory-limit", global.memory_limit,
-                     "Stop before weights are read when the plan takes more, e.g. 10GiB or 512MiB; on a GPU, of its "
-                     "memory");
+  command
+      .add_option("--memory-limit", global.memory_limit,
+                  "Stop before weights are read when the plan takes more, e.g. 10GiB or 512MiB; on a GPU, of its "
+                  "memory")
+      ->check(not_empty());
 }
 
 }  // namespace facet::cli

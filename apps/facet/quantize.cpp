@@ -1,5 +1,6 @@
 // facet quantize: a bf16 checkpoint to INT4 in compressed-tensors layout.
 #include <csignal>
+#include <fstream>
 
 #include "facet/base/log.h"
 #include "facet/base/text.h"
@@ -47,8 +48,8 @@ QuantizeReport write_nearest(const QuantizeSettings& settings, QuantizeJob& job,
                           *scheme, search),
           *scheme, module.out_features, in_features));
     };
-    report["evaluation"] = evaluate_quantized(bench, read_evaluation(settings), quantize_table(bench, nullptr),
-                                              finished_head(bench, nullptr), matrix_of);
+    report["evaluation"] = evaluate_quantized(bench, read_evaluation(settings, bench.facts.model.vocabulary),
+                                              quantize_table(bench, nullptr), finished_head(bench, nullptr), matrix_of);
   }
   Progress progress("quantizing");
   return quantize_checkpoint(job, [&](const QuantizeProgress& step) {
@@ -80,7 +81,9 @@ void add_layer_reports(const Workbench& bench, const WorkFolder& work, Json& rep
 QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& job, Json& report) {
   const Workbench bench(settings);
   const Sequences samples = read_samples(settings);
-  const Sequences evaluation = settings.evaluate.empty() ? Sequences() : read_evaluation(settings);
+  check_ids(samples, settings.calibration, bench.facts.model.vocabulary);
+  const Sequences evaluation =
+      settings.evaluate.empty() ? Sequences() : read_evaluation(settings, bench.facts.model.vocabulary);
   const std::unique_ptr<CalibrationWalk> walk = make_walk(bench, samples);
   const QuantizeMemory memory = plan_memory(bench, *walk);
   report["device"] = bench.engine().description();
@@ -88,8 +91,14 @@ QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& j
   report["memory"] = memory_json(memory);
   report["calibration_tokens"] = token_count(samples);
   print_memory(memory);
-  if (settings.dry_run) return {};
-  WorkFolder work(job.out, job_identity(bench, *walk, samples), settings.resume);
+  const Json identity = job_identity(bench, *walk, samples);
+  if (settings.dry_run) {
+    const std::optional<Json> before = WorkFolder::interrupted(job.out);
+    if (before && settings.resume) WorkFolder::require_same(job.out, *before, identity);
+    return {};
+  }
+  WorkFolder work(job.out, identity, settings.resume);
+  report["job"] = identity;
   const auto start = Clock::now();
   {
     QuantizeProgressLine progress(total_cost(bench, token_count(samples)));
@@ -145,23 +154,41 @@ void print_summary(const QuantizeSettings& settings, const QuantizeReport& writt
              100 * quality["top1_agreement"].get<double>());
 }
 
-// A run that was stopped between giving the output its name and deleting the work folder has nothing left to do.
-bool was_complete(const QuantizeSettings& settings, const std::filesystem::path& out) {
-  const std::filesystem::path work = out.string() + ".work";
-  if (!settings.resume || !std::filesystem::exists(out / kReportFile) || !std::filesystem::exists(work / "job.json"))
-    return false;
-  std::filesystem::remove_all(work);
-  return true;
+// The report of a run that was stopped between giving the output its name and deleting the work folder: nothing is left
+// to do. Another result with the same name is not that run's, and its work stays.
+std::optional<Json> completed(const QuantizeSettings& settings) {
+  const std::filesystem::path out = settings.out;
+  const std::optional<Json> before = WorkFolder::interrupted(out);
+  if (!settings.resume || !before || !std::filesystem::exists(out / kReportFile)) return std::nullopt;
+  std::ifstream in(out / kReportFile);
+  Json report = Json::parse(in, nullptr, false);
+  if (!report.is_object() || !report.contains("job") || WorkFolder::first_difference(report["job"], *before))
+    return std::nullopt;
+  WorkFolder::require_same(out, report["settings"], settings_json(settings));
+  std::filesystem::remove_all(out.string() + ".work");
+  return report;
+}
+
+// Round to nearest leaves the work of another method alone.
+void require_no_work(const QuantizeSettings& settings) {
+  const std::optional<Json> before = WorkFolder::interrupted(settings.out);
+  if (!before) return;
+  throw_error(ErrorKind::usage,
+              "--out {}: an interrupted run of --method {} left its work in {}.work; go on with its options and "
+              "--resume, choose another --out, or delete it",
+              settings.out, before->value("method", "gptq"), settings.out);
 }
 
 void quantize(QuantizeSettings settings, const GlobalOptions& global) {
   // Past the limit on file sizes a write then fails with an error, and the partial folder is removed.
   std::signal(SIGXFSZ, SIG_IGN);
   complete(settings);
-  if (was_complete(settings, std::filesystem::path(settings.out))) {
+  if (const std::optional<Json> report = completed(settings)) {
     fmt::print(stderr, "quantize: {} is complete\n", settings.out);
+    if (global.json) print_json(*report);
     return;
   }
+  if (!settings.calibrated()) require_no_work(settings);
   QuantizeJob job = checkpoint_job(settings);
   job.out = require_free_output(settings.out, settings.resume);
   Json report = new_report(settings);
@@ -183,6 +210,19 @@ void quantize(QuantizeSettings settings, const GlobalOptions& global) {
   } else if (!settings.dry_run) {
     print_summary(settings, written, report);
   }
+}
+
+// Options that the method does not read are mistakes.
+void require_use(const CLI::App& command, const QuantizeSettings& settings) {
+  const auto require = [&](bool used, const char* option, const char* cure) {
+    if (used || command.count(option) == 0) return;
+    throw_error(ErrorKind::usage, "{}: --method {} does not use it; {}, or leave it out", option, settings.method,
+                cure);
+  };
+  for (const char* option : {"--damping", "--order", "--refinements", "--correction"})
+    require(settings.gptq(), option, "choose --method gptq");
+  for (const char* option : {"--samples", "--length"})
+    require(settings.calibrated(), option, "choose --method gptq or --scales hessian");
 }
 
 void add_method_options(CLI::App& command, QuantizeSettings& settings) {
@@ -261,8 +301,9 @@ void add_quantize(CLI::App& app, GlobalOptions& global) {
                     "Go on after an interruption, at the last whole layer; round to nearest starts over");
   command->add_flag("--dry-run", settings->dry_run, "Print the memory that is needed and stop");
   add_global_options(*command, global);
-  command->callback([settings, &global] {
+  command->callback([command, settings, &global] {
     set_log_level(parse_log_level(global.log_level));
+    require_use(*command, *settings);
     quantize(*settings, global);
   });
 }

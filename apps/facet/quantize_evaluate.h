@@ -16,6 +16,6 @@ Json evaluate_quantized(const Workbench& bench, const Sequences& sequences, cons
                         const LinearWeight& head, const MatrixOf& matrix_of);
 
 // Sequences of settings.evaluate. Error(usage) naming one that has fewer than 2 ids.
-Sequences read_evaluation(const QuantizeSettings& settings);
+Sequences read_evaluation(const QuantizeSettings& settings, std::int64_t vocabulary);
 
 }  // namespace facet::cli

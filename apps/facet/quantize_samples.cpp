@@ -43,6 +43,8 @@ Sequences cut_text(const QuantizeSettings& settings) {
 }  // namespace
 
 Sequences read_samples(const QuantizeSettings& settings) {
+  if (std::filesystem::is_directory(settings.calibration))
+    throw_error(ErrorKind::usage, "--calibration {}: is a folder; name a file in it", settings.calibration);
   const bool lines = std::filesystem::path(settings.calibration).extension() == ".jsonl";
   const Sequences all = lines ? read_token_lines(settings.calibration) : cut_text(settings);
   const std::size_t count = std::min(all.size(), static_cast<std::size_t>(settings.samples));
@@ -56,6 +58,16 @@ Sequences read_samples(const QuantizeSettings& settings) {
       samples.back().resize(static_cast<std::size_t>(settings.length));
   }
   return samples;
+}
+
+void check_ids(const Sequences& sequences, const std::string& file, std::int64_t vocabulary) {
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    for (const std::int32_t id : sequences[i]) {
+      if (id >= 0 && id < vocabulary) continue;
+      throw_error(ErrorKind::usage, "{}: sequence {}: id {} is outside of the vocabulary of {}", file, i + 1, id,
+                  vocabulary);
+    }
+  }
 }
 
 std::int64_t token_count(const Sequences& sequences) {

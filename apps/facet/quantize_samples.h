@@ -14,6 +14,9 @@ using Sequences = std::vector<std::vector<std::int32_t>>;
 // Throws Error(usage) naming the file when it cannot be read or holds nothing.
 Sequences read_samples(const QuantizeSettings& settings);
 
+// Throws Error(usage) naming file, sequence and id for an id that is not in the vocabulary.
+void check_ids(const Sequences& sequences, const std::string& file, std::int64_t vocabulary);
+
 std::int64_t token_count(const Sequences& sequences);
 // Identifies ids and lengths, for recognising an interrupted run.
 std::uint64_t fingerprint(const Sequences& sequences);

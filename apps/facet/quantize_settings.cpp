@@ -1,8 +1,19 @@
 #include "quantize_settings.h"
 
+#include <cmath>
+
 namespace facet::cli {
 
 void complete(QuantizeSettings& settings) {
+  // "out/" is "out": names beside the folder are made from it.
+  const std::filesystem::path out = std::filesystem::path(settings.out).lexically_normal();
+  settings.out = (out.has_filename() ? out : out.parent_path()).string();
+  for (const auto& [name, value] :
+       {std::pair("damping", settings.damping), std::pair("correction", settings.correction)}) {
+    if (std::isfinite(value)) continue;  // a range check takes NaN
+    throw_error(ErrorKind::usage, "--{}: {} is no number; give one such as {}", name, value,
+                std::string_view(name) == "damping" ? 0.01 : 0.5);
+  }
   if (settings.scales.empty()) settings.scales = settings.gptq() ? "hessian" : "max";
   if (settings.order.empty()) settings.order = "activation";
   if (settings.format == "gptq" && settings.head == "int8") {
@@ -13,6 +24,12 @@ void complete(QuantizeSettings& settings) {
   if (settings.calibrated() && settings.calibration.empty()) {
     throw_error(ErrorKind::usage, "--{} needs inputs of the layers; give --calibration FILE.jsonl or FILE.txt",
                 settings.gptq() ? "method gptq" : "scales hessian");
+  }
+  if (!settings.calibrated() && settings.device == "cuda") {
+    throw_error(ErrorKind::usage,
+                "--device cuda: --method rtn with --scales {} has no work for a GPU; choose --method gptq or --scales "
+                "hessian, or leave --device out",
+                settings.scales);
   }
   if (!settings.calibrated() && !settings.calibration.empty()) {
     throw_error(ErrorKind::usage,

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "facet/base/text.h"
 #include "facet/checkpoint/safetensors.h"
 
 namespace facet::cli {
@@ -16,12 +17,49 @@ template <typename T>
 std::vector<T> values(const SafetensorsFile& file, const std::string& name) {
   const Tensor* tensor = file.find(name);
   if (tensor == nullptr) {
-    throw_error(ErrorKind::checkpoint, "{}: holds no tensor '{}'; delete the folder and start again",
-                file.path().string(), name);
+    throw_error(ErrorKind::checkpoint, "it holds no tensor '{}'", name);
   }
   std::vector<T> copy(tensor->bytes / sizeof(T));
   std::memcpy(copy.data(), tensor->data, copy.size() * sizeof(T));
   return copy;
+}
+
+// Of four streams of words, so that no multiplication waits for the one before.
+std::uint64_t sum_of(const void* data, std::size_t bytes, std::uint64_t seed) {
+  constexpr std::size_t kLanes = 4, kBlock = kLanes * sizeof(std::uint64_t);
+  const auto* from = static_cast<const unsigned char*>(data);
+  std::uint64_t lanes[kLanes] = {seed, seed + 1, seed + 2, seed + 3};
+  for (; bytes >= kBlock; from += kBlock, bytes -= kBlock) {
+    std::uint64_t words[kLanes];
+    std::memcpy(words, from, kBlock);
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      lanes[i] = (lanes[i] ^ words[i]) * 0x9e3779b97f4a7c15ull;
+      lanes[i] ^= lanes[i] >> 29;
+    }
+  }
+  return fnv1a(from, bytes, fnv1a(lanes, sizeof lanes, seed));
+}
+
+std::string sum_of(const QuantizedMatrix& matrix) {
+  std::uint64_t sum = sum_of(matrix.words.data(), matrix.words.size() * sizeof(std::uint32_t), 0);
+  sum = sum_of(matrix.scales.data(), matrix.scales.size() * sizeof(float), sum);
+  return fmt::format("{:016x}", sum_of(matrix.zeros.data(), matrix.zeros.size(), sum));
+}
+
+std::filesystem::path work_path(const std::filesystem::path& out) {
+  return out.string() + ".work";
+}
+
+// What a run leaves that was stopped before it wrote job.json.
+void require_own(const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "lock" || name.starts_with("job.json")) continue;
+    throw_error(ErrorKind::run,
+                "{}: holds '{}' and is no work folder of facet quantize, which would delete it; choose "
+                "another --out or move it",
+                folder.string(), name);
+  }
 }
 
 std::string show(const Json& json, const std::string& key) {
@@ -30,21 +68,21 @@ std::string show(const Json& json, const std::string& key) {
 
 }  // namespace
 
-WorkFolder::WorkFolder(const std::filesystem::path& out, const Json& job, bool resume) : path_(out.string() + ".work") {
+WorkFolder::WorkFolder(const std::filesystem::path& out, const Json& job, bool resume) : path_(work_path(out)) {
   std::error_code error;
   const bool exists = std::filesystem::exists(path_, error);
+  const std::optional<Json> before = interrupted(out);
+  if (exists && !before) require_own(path_);
   std::filesystem::create_directories(path_, error);
   if (error) throw_error(ErrorKind::run, "{}: cannot create: {}", path_.string(), error.message());
   lock_.take(path_);
-  const bool begun = std::filesystem::exists(path_ / "job.json");
-  if (exists && begun && !resume) {
-    holds_parts_ = true;  // not this run's to delete
+  if (before && !resume) {
     throw_error(ErrorKind::run, "{}: an interrupted run left it; go on with --resume, or delete it to start again",
                 path_.string());
   }
-  if (begun) compare(job);
+  if (before) require_same(out, *before, job);
   // A run that was stopped before it wrote job.json has saved nothing.
-  if (!begun) write_text_atomically(path_ / "job.json", json_text(job) + "\n");
+  if (!before) write_text_atomically(path_ / "job.json", json_text(job) + "\n");
   for (const auto& entry : std::filesystem::directory_iterator(path_))
     holds_parts_ = holds_parts_ || entry.path().extension() == ".safetensors";
 }
@@ -65,22 +103,34 @@ void WorkFolder::Lock::take(const std::filesystem::path& folder) {
     throw_error(ErrorKind::run, "{}: another run is working in it", folder.string());
 }
 
-void WorkFolder::compare(const Json& job) const {
-  std::ifstream in(path_ / "job.json");
-  const Json before = Json::parse(in, nullptr, false);
-  if (!before.is_object()) {
-    throw_error(ErrorKind::checkpoint, "{}: not a JSON object; delete the folder and start again",
-                (path_ / "job.json").string());
-  }
+std::optional<Json> WorkFolder::interrupted(const std::filesystem::path& out) {
+  const std::filesystem::path file = work_path(out) / "job.json";
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return std::nullopt;
+  std::ifstream in(file);
+  Json before = Json::parse(in, nullptr, false);
+  if (!before.is_object())
+    throw_error(ErrorKind::checkpoint, "{}: not a JSON object; delete the folder and start again", file.string());
+  return before;
+}
+
+std::optional<std::string> WorkFolder::first_difference(const Json& before, const Json& job) {
   for (const Json& side : {before, job}) {
     for (const auto& [key, value] : side.items()) {
-      if (show(before, key) == show(job, key)) continue;
-      throw_error(ErrorKind::usage,
-                  "--resume: the interrupted run in {} had {} = {}, this one has {}; give the same, or delete the "
-                  "folder to start again",
-                  path_.string(), key, show(before, key), show(job, key));
+      if (show(before, key) != show(job, key)) return key;
     }
   }
+  return std::nullopt;
+}
+
+void WorkFolder::require_same(const std::filesystem::path& out, const Json& before, const Json& job) {
+  const std::optional<std::string> key = first_difference(before, job);
+  if (!key) return;
+  throw_error(
+      ErrorKind::usage,
+      "--resume: the interrupted run in {} had {} = {}, this one has {}; give the same, or delete the folder to "
+      "start again",
+      work_path(out).string(), *key, show(before, *key), show(job, *key));
 }
 
 bool WorkFolder::has(const std::string& part) const {
@@ -88,9 +138,19 @@ bool WorkFolder::has(const std::string& part) const {
 }
 
 QuantizedMatrix WorkFolder::load(const std::string& part, const std::string& module) const {
-  const SafetensorsFile source = SafetensorsFile::open(file(part));
-  return {values<std::uint32_t>(source, module + ".words"), values<float>(source, module + ".scales"),
-          values<std::uint8_t>(source, module + ".zeros")};
+  try {
+    const SafetensorsFile source = SafetensorsFile::open(file(part));
+    QuantizedMatrix matrix{values<std::uint32_t>(source, module + ".words"), values<float>(source, module + ".scales"),
+                           values<std::uint8_t>(source, module + ".zeros")};
+    const auto sum = source.layout().metadata.find(module + ".sum");
+    if (sum == source.layout().metadata.end() || sum->second != sum_of(matrix))
+      throw_error(ErrorKind::checkpoint, "the bytes of {} are not those that were written", module);
+    return matrix;
+  } catch (const Error& error) {
+    throw_error(ErrorKind::checkpoint,
+                "{}: damaged ({}); delete this file and go on with --resume, which makes it anew", file(part).string(),
+                error.what());
+  }
 }
 
 Json WorkFolder::report(const std::string& part) const {
@@ -100,7 +160,9 @@ Json WorkFolder::report(const std::string& part) const {
 }
 
 void WorkFolder::save(const std::string& part, const FinishedPart& finished) {
-  SafetensorsWriter writer(file(part), {{"report", finished.report.dump()}});
+  std::map<std::string, std::string> metadata = {{"report", finished.report.dump()}};
+  for (const auto& [module, matrix] : finished.modules) metadata[module + ".sum"] = sum_of(matrix);
+  SafetensorsWriter writer(file(part), metadata);
   for (const auto& entry : finished.modules) {
     // Names of their own: clang 14 captures no structured bindings.
     const std::string& module = entry.first;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 
 #include "common.h"
 #include "facet/checkpoint/quantized_writer.h"
@@ -19,17 +20,24 @@ struct FinishedPart {  // NOLINT(bugprone-exception-escape)
 class WorkFolder {
  public:
   // `job` identifies input and settings. Throws Error(run) when another process works in the folder; when it exists and
-  // `resume` is false; Error(usage) naming the first key whose value differs from the interrupted run's.
+  // `resume` is false; when it holds something else; Error(usage) naming the first key whose value differs from the
+  // interrupted run's.
   WorkFolder(const std::filesystem::path& out, const Json& job, bool resume);
   // Deletes the folder unless a part was saved or found in it.
   ~WorkFolder();
+  // What an interrupted run for `out` was about; nothing when there was none. Error(checkpoint) when it is damaged.
+  static std::optional<Json> interrupted(const std::filesystem::path& out);
+  // A key whose values differ, or that one of the two lacks.
+  static std::optional<std::string> first_difference(const Json& before, const Json& job);
+  // Error(usage) naming it.
+  static void require_same(const std::filesystem::path& out, const Json& before, const Json& job);
   WorkFolder(const WorkFolder&) = delete;
   WorkFolder& operator=(const WorkFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   bool holds_parts() const { return holds_parts_; }
   bool has(const std::string& part) const;
-  // Error(checkpoint) when the file is damaged or holds no such module.
+  // Error(checkpoint) when the file is damaged, by its sums too, or holds no such module.
   QuantizedMatrix load(const std::string& part, const std::string& module) const;
   Json report(const std::string& part) const;
   void save(const std::string& part, const FinishedPart& finished);
@@ -38,7 +46,6 @@ class WorkFolder {
 
  private:
   std::filesystem::path file(const std::string& part) const { return path_ / (part + ".safetensors"); }
-  void compare(const Json& job) const;
 
   // Held by one process; released by the system, too, when the process dies.
   class Lock {

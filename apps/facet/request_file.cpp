@@ -1,5 +1,6 @@
 #include "request_file.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <utility>
@@ -84,6 +85,23 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
     return {};
   };
   return {read, "in " + range};
+}
+
+std::function<void(const std::vector<std::string>&)> whole_number_list(const char* option, std::uint64_t least,
+                                                                       std::uint64_t most,
+                                                                       std::vector<std::int64_t>& values) {
+  return [=, &values](const std::vector<std::string>& words) {
+    values.clear();
+    for (const std::string& word : words) {
+      for (std::size_t begin = 0, end = 0; begin <= word.size(); begin = end + 1) {
+        end = std::min(word.find(',', begin), word.size());
+        std::string item = word.substr(begin, end - begin);
+        const std::string mistake = whole_number(least, most)(item);
+        if (!mistake.empty()) throw CLI::ValidationError(option, fmt::format("in '{}': {}", word, mistake));
+        values.push_back(std::stoll(item));
+      }
+    }
+  };
 }
 
 CLI::Validator not_empty() {

@@ -1,6 +1,8 @@
 // Requests from the command line and from JSONL files.
 #pragma once
 
+#include <functional>
+
 #include "common.h"
 
 namespace facet::cli {
@@ -11,6 +13,11 @@ constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 31;
 // For CLI::Option::transform: the whole text must be decimal digits of a number in [least, most]. CLI11 itself reads
 // a leading 0 as octal and lets values wrap.
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
+// The same for one or more numbers with commas between them, of which none may be missing. For
+// CLI::App::add_option_function: CLI11's own lists drop empty items.
+std::function<void(const std::vector<std::string>&)> whole_number_list(const char* option, std::uint64_t least,
+                                                                       std::uint64_t most,
+                                                                       std::vector<std::int64_t>& values);
 // For CLI::Option::check: refuses an empty text.
 CLI::Validator not_empty();
 // Throws Error(usage) naming the option and the byte when `text` is not valid UTF-8.

@@ -220,6 +220,15 @@ TEST_F(QuantizeCommandTest, RefusesWhatDoesNotFitTogether) {
           {"sequence 2", "8192", "vocabulary"});
   refused({"--method", "gptq", "--calibration", write("e.jsonl", "[2,5]\n[]\n")}, 2, {"sequence 2", "empty"});
   refused(gptq({"--exclude", "*.nothing"}), 3, {"*.nothing"});
+  refused(gptq({"--exclude", "*"}), 3, {"no module to quantize"});
+  refused({"--refinements", "5"}, 2, {"--refinements", "rtn"});
+  refused({"--samples", "5"}, 2, {"--samples", "rtn"});
+  refused(gptq({"--damping", "nan"}), 2, {"--damping", "nan"});
+  refused(gptq({"--correction", "nan"}), 2, {"--correction", "nan"});
+  refused({"--device", "cuda"}, 2, {"--device cuda", "rtn"});
+  refused(gptq({"--evaluate", write("v.jsonl", "[2,5]\n[2,8192]\n")}), 2, {"v.jsonl", "sequence 2", "8192"});
+  refused({"--method", "gptq", "--calibration", folder_.string()}, 2, {"is a folder"});
+  refused(gptq({"--evaluate", folder_.string()}), 2, {"is a folder"});
 }
 
 TEST_F(QuantizeCommandTest, NanInCalibrationNamesSampleAndModule) {
@@ -259,7 +268,48 @@ TEST_F(QuantizeCommandTest, AnotherRunsWorkIsNotTouched) {
   const ProgramResult other = quantize("x", gptq({"--resume"}));
   EXPECT_EQ(other.exit_code, 2) << other.text();
   EXPECT_THAT(other.err, AllOf(HasSubstr("group"), HasSubstr("64"), HasSubstr("128")));
+  const ProgramResult plan = quantize("x", gptq({"--resume", "--dry-run"}));
+  EXPECT_EQ(plan.exit_code, 2) << plan.text();
+  // Another method with the same name, with and without --resume.
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--resume"}}) {
+    const ProgramResult nearest = quantize("x", more);
+    EXPECT_EQ(nearest.exit_code, 2) << nearest.text();
+    EXPECT_THAT(nearest.err, AllOf(HasSubstr("x.work"), HasSubstr("gptq"), HasSubstr("--resume")));
+  }
+  // A result that is not the interrupted run's does not end it.
+  fs::rename(folder_ / "x.work", folder_ / "kept");
+  ASSERT_EQ(quantize("x", {}).exit_code, 0);
+  fs::rename(folder_ / "kept", folder_ / "x.work");
+  const ProgramResult taken = quantize("x/", gptq({"--resume"}));
+  EXPECT_EQ(taken.exit_code, 1) << taken.text();
+  EXPECT_THAT(taken.err, HasSubstr("exists already"));
   EXPECT_TRUE(fs::exists(folder_ / "x.work" / "layer-00000.safetensors"));
+}
+
+// The run was stopped when all but the deletion of its work was done.
+TEST_F(QuantizeCommandTest, AFinishedRunOnlyTidiesUp) {
+  ASSERT_EQ(quantize("x", gptq()).exit_code, 0);
+  write("x.work/job.json", report(folder_ / "x")["job"].dump());
+  const ProgramResult other = quantize("x", gptq({"--resume", "--group", "64"}));
+  EXPECT_EQ(other.exit_code, 2) << other.text();
+  EXPECT_TRUE(fs::exists(folder_ / "x.work"));
+  const ProgramResult same = quantize("x", gptq({"--resume", "--json"}));
+  EXPECT_EQ(same.exit_code, 0) << same.text();
+  EXPECT_EQ(same.json(), report(folder_ / "x"));
+  EXPECT_FALSE(fs::exists(folder_ / "x.work"));
+}
+
+TEST_F(QuantizeCommandTest, FoldersOfOthersAreNotDeleted) {
+  write("x.work/thesis.txt", "mine");
+  const ProgramResult work = quantize("x", gptq());
+  EXPECT_EQ(work.exit_code, 1) << work.text();
+  EXPECT_THAT(work.err, AllOf(HasSubstr("x.work"), HasSubstr("thesis.txt")));
+  EXPECT_EQ(bytes(folder_ / "x.work" / "thesis.txt"), "mine");
+  write("y.partial/thesis.txt", "mine");
+  const ProgramResult partial = quantize("y", gptq({"--resume"}));
+  EXPECT_EQ(partial.exit_code, 1) << partial.text();
+  EXPECT_THAT(partial.err, HasSubstr("y.partial"));
+  EXPECT_EQ(bytes(folder_ / "y.partial" / "thesis.txt"), "mine");
 }
 
 }  // namespace

@@ -67,6 +67,36 @@ def compare(job, out):
         raise AssertionError(f"left behind: {left}")
 
 
+def damage(job, out):
+    """Zeroes bytes in the middle of a finished layer; the file keeps its size."""
+    path = os.path.join(job.path(out) + ".work", "layer-00000.safetensors")
+    with open(path, "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(size // 2)
+        file.write(bytes(64))
+    return path
+
+
+def try_damaged(job, seconds):
+    """A finished layer whose bytes changed is refused, and made anew once it is deleted."""
+    out = "damaged"
+    for _ in range(TRIES):
+        if job.run_and_kill(out, seconds * 0.8) and finished_layers(job, out) > 0 and not os.path.exists(job.path(out)):
+            break
+        for left in (job.path(out), job.path(out) + ".work", job.path(out) + ".partial"):
+            shutil.rmtree(left, ignore_errors=True)
+    else:
+        raise AssertionError("no run was killed between its first layer and its end")
+    path = damage(job, out)
+    done = subprocess.run(job.command(out, "--resume"), capture_output=True, text=True)
+    if done.returncode == 0 or path not in done.stderr or "delete this file" not in done.stderr:
+        raise AssertionError(f"a damaged layer passed: {done.returncode}\n{done.stderr}")
+    os.remove(path)
+    job.run(out, "--resume")
+    compare(job, out)
+    print("damaged layer: refused, then made anew; equal")
+
+
 def main():
     facet, checkpoint, calibration = sys.argv[1:4]
     kills = int(sys.argv[4]) if len(sys.argv) > 4 else 10
@@ -96,6 +126,7 @@ def main():
             compare(job, out)
             print(f"kill {killed}: {layers} layers finished{', killed again' if again else ''}; equal")
             shutil.rmtree(job.path(out))
+        try_damaged(job, seconds)
 
 
 if __name__ == "__main__":

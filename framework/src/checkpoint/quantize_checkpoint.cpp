@@ -30,6 +30,16 @@ std::filesystem::path partial_name(const std::filesystem::path& out) {
   return partial;
 }
 
+// Whether a folder holds but what this writes: weights, JSON and template files, whole or partial.
+bool is_own_partial(const std::filesystem::path& partial) {
+  if (!std::filesystem::is_directory(std::filesystem::symlink_status(partial))) return false;
+  const std::set<std::string> known = {".safetensors", ".json", ".jinja", ".model", ".partial"};
+  return std::all_of(std::filesystem::directory_iterator(partial), std::filesystem::directory_iterator(),
+                     [&](const std::filesystem::directory_entry& entry) {
+                       return entry.is_regular_file() && known.contains(entry.path().extension().string());
+                     });
+}
+
 void check_free(const std::filesystem::path& out, bool replace_partial) {
   if (out.empty()) throw_error(ErrorKind::usage, "the folder to write has an empty name; name one to create");
   if (is_taken(out)) {
@@ -40,6 +50,10 @@ void check_free(const std::filesystem::path& out, bool replace_partial) {
   }
   if (is_taken(partial_name(out)) && !replace_partial) {
     throw_error(ErrorKind::run, "{}: exists; another run is writing it, or one was interrupted: delete it then",
+                partial_name(out).string());
+  }
+  if (is_taken(partial_name(out)) && !is_own_partial(partial_name(out))) {
+    throw_error(ErrorKind::run, "{}: is in the way and no partial checkpoint; move it or choose another --out",
                 partial_name(out).string());
   }
 }
@@ -132,6 +146,10 @@ Plan make_plan(const QuantizeJob& job, const Checkpoint& source) {
       throw_error(ErrorKind::checkpoint, "{}: exclude pattern '{}' matches no module that would be quantized",
                   job.in.string(), pattern);
     }
+  }
+  if (plan.modules.empty()) {
+    throw_error(ErrorKind::checkpoint, "{}: the exclude patterns leave no module to quantize; take one out",
+                job.in.string());
   }
   plan.groups.push_back({"group_0", {"Linear"}, job.linear});
   const bool own_head = head == kHeadModule;
