@@ -10,6 +10,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class PlanTest : public FolderTest {
  protected:
@@ -67,7 +68,15 @@ TEST_F(PlanTest, ALimitBelowTheWeightsHasNoAdviceOfSizes) {
   const ProgramResult run = plan({}, {"--memory-limit", "1 KiB"});
   EXPECT_EQ(run.exit_code, 1) << run.text();
   EXPECT_TRUE(run.json()["would_fit"].empty());
-  EXPECT_THAT(run.err, HasSubstr("weights"));
+  EXPECT_THAT(run.err, AllOf(HasSubstr((fs::canonical(folder_) / "config.toml").string() + ": the plan takes"),
+                             HasSubstr("the weights alone take"), Not(HasSubstr("engine."))));
+  // Above the weights it is the sizes that are too large.
+  const Json free = plan({}).json();
+  std::int64_t weights = 0;
+  for (const char* part : {"weights", "weights_unpacked", "weights_mapped"}) weights += free[part].get<std::int64_t>();
+  const ProgramResult above = plan({}, {"--memory-limit", std::to_string(weights)});
+  EXPECT_EQ(above.exit_code, 1) << above.text();
+  EXPECT_THAT(above.err, AllOf(Not(HasSubstr("the weights alone")), HasSubstr("engine.")));
 }
 
 // A ring holds window + chunk rows of a sequence, so a shorter chunk is an answer of its own.
