@@ -2,6 +2,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "facet/base/limits.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "quantize_evaluate.h"
@@ -295,7 +296,7 @@ void add_quantize(CLI::App& app, GlobalOptions& global) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
   command->add_option("--threads", settings->threads, "0: all")
-      ->transform(whole_number(0, 4096))
+      ->transform(whole_number(0, kMostThreads))
       ->capture_default_str();
   command->add_flag("--resume", settings->resume,
                     "Go on after an interruption, at the last whole layer; round to nearest starts over");

@@ -5,6 +5,7 @@
 #include "config/paths.h"
 #include "config/table_reader.h"
 #include "config/toml_library.h"
+#include "facet/base/limits.h"
 #include "facet/config/config.h"
 
 namespace facet {
@@ -17,7 +18,6 @@ using config::TableReader;
 // Upper limits are far above any machine and keep products of two of them within int64.
 constexpr std::int64_t kMaxSequences = 1 << 20;
 constexpr std::int64_t kMaxTokens = 1 << 24;
-constexpr std::int64_t kMaxThreads = 4096;
 constexpr std::int64_t kMaxRows = std::numeric_limits<std::int64_t>::max();
 // The library recurses over nested tables; a dotted key of 100,000 parts would end on the guard page of the stack.
 constexpr std::ptrdiff_t kMaxDotsInLine = 64;
@@ -92,7 +92,7 @@ void read_engine(const TableReader& table, EngineConfig& engine) {
   engine.max_context = table.integer("max_context", engine.max_context, 1, kMaxTokens);
   engine.max_step_tokens = table.integer("max_step_tokens", engine.max_step_tokens, 1, kMaxTokens);
   engine.prefill_chunk = table.integer("prefill_chunk", engine.prefill_chunk, 0, kMaxTokens);
-  engine.threads = table.integer("threads", engine.threads, 0, kMaxThreads);
+  engine.threads = table.integer("threads", engine.threads, 0, kMostThreads);
   engine.cpu_isa = table.choice("cpu_isa", engine.cpu_isa, {"auto", "avx512", "avx2", "generic"});
   if (engine.prefill_chunk > engine.max_step_tokens) {
     table.error("prefill_chunk", fmt::format("{} is more than max_step_tokens, {}; a chunk must fit into one step",

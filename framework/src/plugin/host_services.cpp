@@ -5,6 +5,7 @@
 
 #include "facet/abi/types.h"
 #include "facet/base/error.h"
+#include "facet/base/limits.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "plugin/host_memory.h"
@@ -14,11 +15,9 @@ namespace facet {
 
 namespace {
 
-constexpr std::int64_t kMaxThreads = WorkerTeam::kMaxWorkers;
-
 std::uint32_t thread_count(std::int64_t threads) {
-  if (threads < 0 || threads > kMaxThreads)
-    throw_error(ErrorKind::config, "engine.threads is {}, possible are 0 (all) to {}", threads, kMaxThreads);
+  if (threads < 0 || threads > std::int64_t{kMostThreads})
+    throw_error(ErrorKind::config, "engine.threads is {}, possible are 0 (all) to {}", threads, kMostThreads);
   return static_cast<std::uint32_t>(threads == 0 ? available_processors() : threads);
 }
 

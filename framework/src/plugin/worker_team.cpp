@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "facet/base/limits.h"
+
 #if defined(__SANITIZE_THREAD__)
 // libtbb is not instrumented: what it hands to memset and its like is ordered by locks that ThreadSanitizer cannot see.
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
@@ -161,7 +163,7 @@ struct WorkerTeam::Team {
   std::chrono::microseconds spin;
 };
 
-WorkerTeam::WorkerTeam(std::uint32_t workers) : workers_(std::clamp<std::uint32_t>(workers, 1, kMaxWorkers)) {
+WorkerTeam::WorkerTeam(std::uint32_t workers) : workers_(std::clamp<std::uint32_t>(workers, 1, kMostThreads)) {
   if (workers_ == 1) return;
   arena_ = std::make_unique<WorkerArena>(workers_);
   team_ = std::make_shared<Team>(workers_);

@@ -23,8 +23,6 @@ LoopPieces split_loop(std::int64_t count, std::int64_t grain, std::uint32_t work
 // not given us. Which thread works on a piece may differ; pieces and worker numbers do not.
 class WorkerTeam {
  public:
-  static constexpr std::uint32_t kMaxWorkers = 1024;
-
   // Threads start with the first loop of more than one piece.
   explicit WorkerTeam(std::uint32_t workers);
   ~WorkerTeam();
