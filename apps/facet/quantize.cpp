@@ -64,9 +64,12 @@ Json job_identity(const Workbench& bench, const CalibrationWalk& walk, const Seq
   Json job = {{"facet_version", FACET_VERSION},
               {"device", bench.engine().description()},
               {"forward", walk.device()},
-              {"checkpoint", fmt::format("{:016x}", bench.checkpoint.content_hash())},
-              {"calibration_ids", fmt::format("{:016x}", fingerprint(samples))}};
+              {"checkpoint", fmt::format("{:016x}", bench.checkpoint.content_hash())}};
   job.update(settings_json(bench.settings));
+  // Options first, so that a difference is named by the one that made it. The ids say what the samples were, under
+  // whichever name.
+  job.erase("calibration");
+  job["calibration_ids"] = fmt::format("{:016x}", fingerprint(samples));
   return job;
 }
 
@@ -98,6 +101,8 @@ QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& j
     if (before && settings.resume) WorkFolder::require_same(job.out, *before, identity);
     return {};
   }
+  fmt::print(stderr, "quantize: on {}; finished layers stay in {}.work, and --resume goes on there\n",
+             bench.engine().description(), settings.out);
   WorkFolder work(job.out, identity, settings.resume);
   report["job"] = identity;
   const auto start = Clock::now();
@@ -165,7 +170,9 @@ std::optional<Json> completed(const QuantizeSettings& settings) {
   Json report = Json::parse(in, nullptr, false);
   if (!report.is_object() || !report.contains("job") || WorkFolder::first_difference(report["job"], *before))
     return std::nullopt;
-  WorkFolder::require_same(out, report["settings"], settings_json(settings));
+  Json before_settings = report["settings"], now = settings_json(settings);
+  for (Json* side : {&before_settings, &now}) side->erase("calibration");  // the same samples may have another name
+  WorkFolder::require_same(out, before_settings, now);
   std::filesystem::remove_all(out.string() + ".work");
   return report;
 }
