@@ -1,12 +1,12 @@
 // facet quantize: a bf16 checkpoint to INT4 in compressed-tensors layout.
 #include <csignal>
-#include <fstream>
 
 #include "facet/base/limits.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "quantize_evaluate.h"
 #include "quantize_head.h"
+#include "quantize_job.h"
 #include "quantize_layers.h"
 #include "quantize_memory.h"
 #include "quantize_weight.h"
@@ -16,8 +16,6 @@ namespace facet::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr const char* kReportFile = "quantization_report.json";
 
 Json new_report(const QuantizeSettings& settings) {
   return {{"facet_version", FACET_VERSION}, {"in", settings.in}, {"settings", settings_json(settings)}};
@@ -56,21 +54,6 @@ QuantizeReport write_nearest(const QuantizeSettings& settings, QuantizeJob& job,
   return quantize_checkpoint(job, [&](const QuantizeProgress& step) {
     progress.update(static_cast<std::size_t>(step.done), static_cast<std::size_t>(step.total));
   });
-}
-
-// The job as the work folder remembers it.
-Json job_identity(const Workbench& bench, const CalibrationWalk& walk, const Sequences& samples) {
-  // Devices differ in rounding: a run goes on where it began.
-  Json job = {{"facet_version", FACET_VERSION},
-              {"device", bench.engine().description()},
-              {"forward", walk.device()},
-              {"checkpoint", fmt::format("{:016x}", bench.checkpoint.content_hash())}};
-  job.update(settings_json(bench.settings));
-  // Options first, so that a difference is named by the one that made it. The ids say what the samples were, under
-  // whichever name.
-  job.erase("calibration");
-  job["calibration_ids"] = fmt::format("{:016x}", fingerprint(samples));
-  return job;
 }
 
 void add_layer_reports(const Workbench& bench, const WorkFolder& work, Json& report) {
@@ -158,33 +141,6 @@ void print_summary(const QuantizeSettings& settings, const QuantizeReport& writt
              quality["nll"].get<double>(), quality["nll"].get<double>() - quality["source_nll"].get<double>(),
              quality["perplexity"].get<double>(), quality["mean_kl"].get<double>(),
              100 * quality["top1_agreement"].get<double>());
-}
-
-// The report of a run that was stopped between giving the output its name and deleting the work folder: nothing is left
-// to do. Another result with the same name is not that run's, and its work stays.
-std::optional<Json> completed(const QuantizeSettings& settings) {
-  const std::filesystem::path out = settings.out;
-  const std::optional<Json> before = WorkFolder::interrupted(out);
-  if (!settings.resume || !before || !std::filesystem::exists(out / kReportFile)) return std::nullopt;
-  std::ifstream in(out / kReportFile);
-  Json report = Json::parse(in, nullptr, false);
-  if (!report.is_object() || !report.contains("job") || WorkFolder::first_difference(report["job"], *before))
-    return std::nullopt;
-  Json before_settings = report["settings"], now = settings_json(settings);
-  for (Json* side : {&before_settings, &now}) side->erase("calibration");  // the same samples may have another name
-  WorkFolder::require_same(out, before_settings, now);
-  std::filesystem::remove_all(out.string() + ".work");
-  return report;
-}
-
-// Round to nearest leaves the work of another method alone.
-void require_no_work(const QuantizeSettings& settings) {
-  const std::optional<Json> before = WorkFolder::interrupted(settings.out);
-  if (!before) return;
-  throw_error(ErrorKind::usage,
-              "--out {}: an interrupted run of --method {} left its work in {}.work; go on with its options and "
-              "--resume, choose another --out, or delete it",
-              settings.out, before->value("method", "gptq"), settings.out);
 }
 
 void quantize(QuantizeSettings settings, const GlobalOptions& global) {
