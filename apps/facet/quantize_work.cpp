@@ -52,6 +52,8 @@ std::filesystem::path work_path(const std::filesystem::path& out) {
 
 // What a run leaves that was stopped before it wrote job.json.
 void require_own(const std::filesystem::path& folder) {
+  if (!std::filesystem::is_directory(folder))
+    throw_error(ErrorKind::run, "{}: is no folder; choose another --out or move it", folder.string());
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (name == "lock" || name.starts_with("job.json")) continue;

@@ -305,6 +305,10 @@ TEST_F(QuantizeCommandTest, FoldersOfOthersAreNotDeleted) {
   EXPECT_EQ(work.exit_code, 1) << work.text();
   EXPECT_THAT(work.err, AllOf(HasSubstr("x.work"), HasSubstr("thesis.txt")));
   EXPECT_EQ(bytes(folder_ / "x.work" / "thesis.txt"), "mine");
+  write("z.work", "mine");
+  const ProgramResult file = quantize("z", gptq());
+  EXPECT_EQ(file.exit_code, 1) << file.text();
+  EXPECT_THAT(file.err, AllOf(HasSubstr("z.work"), HasSubstr("is no folder")));
   write("y.partial/thesis.txt", "mine");
   const ProgramResult partial = quantize("y", gptq({"--resume"}));
   EXPECT_EQ(partial.exit_code, 1) << partial.text();
