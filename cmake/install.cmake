@@ -43,7 +43,8 @@ endfunction()
 facet_install_kept(
   README.md
   docs/comparison.md
-  configs/default.toml configs/docs-5m.toml configs/mixed-layers.toml configs/requests.jsonl
+  configs/default.toml configs/docs-5m.toml configs/gemma4-12b-synthetic.toml configs/mixed-layers.toml
+  configs/requests.jsonl
   configs/caches/int8.toml configs/caches/paged.toml configs/caches/ring.toml configs/caches/static.toml
   configs/cuda/docs-22m.toml configs/cuda/gemma4-12b-synthetic.toml
   configs/lab/01-reference.toml configs/lab/02-batch.toml configs/lab/03-fused.toml configs/lab/04-rows.toml

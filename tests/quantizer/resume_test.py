@@ -77,11 +77,21 @@ def damage(job, out):
     return path
 
 
-def try_damaged(job, seconds):
+def kill_after_a_layer(job, out):
+    """True when the kill came after the first finished layer and before the end."""
+    process = subprocess.Popen(job.command(out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and finished_layers(job, out) == 0:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return process.returncode == -signal.SIGKILL and finished_layers(job, out) > 0
+
+
+def try_damaged(job):
     """A finished layer whose bytes changed is refused, and made anew once it is deleted."""
     out = "damaged"
     for _ in range(TRIES):
-        if job.run_and_kill(out, seconds * 0.8) and finished_layers(job, out) > 0 and not os.path.exists(job.path(out)):
+        if kill_after_a_layer(job, out):
             break
         for left in (job.path(out), job.path(out) + ".work", job.path(out) + ".partial"):
             shutil.rmtree(left, ignore_errors=True)
@@ -126,7 +136,7 @@ def main():
             compare(job, out)
             print(f"kill {killed}: {layers} layers finished{', killed again' if again else ''}; equal")
             shutil.rmtree(job.path(out))
-        try_damaged(job, seconds)
+        try_damaged(job)
 
 
 if __name__ == "__main__":
