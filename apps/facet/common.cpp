@@ -153,7 +153,14 @@ Json percentiles_json(std::vector<double> values) {
   return {{"p50", points->p50}, {"p90", points->p90}, {"p99", points->p99}};
 }
 
+void require_file(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored))
+    throw_error(ErrorKind::usage, "{}: is a folder; name a file in it", file.string());
+}
+
 std::vector<JsonLine> read_json_lines(const std::filesystem::path& file) {
+  require_file(file);
   std::ifstream in(file);
   if (!in) throw_error(ErrorKind::usage, "{}: cannot be opened", file.string());
   std::vector<JsonLine> lines;

@@ -90,6 +90,8 @@ Json memory_json(const MemoryPlan& plan);
 // {"p50":..,"p90":..,"p99":..} by linear interpolation; null for no values.
 Json percentiles_json(std::vector<double> values);
 
+// Throws Error(usage) when a folder lies where a file is wanted.
+void require_file(const std::filesystem::path& file);
 // Token ids, one JSON array a line; empty lines are skipped. Errors name file and line.
 std::vector<std::vector<std::int32_t>> read_token_lines(const std::filesystem::path& file);
 // One JSON object a line, with its line number.

@@ -47,7 +47,7 @@ QuantizeReport write_nearest(const QuantizeSettings& settings, QuantizeJob& job,
                           *scheme, search),
           *scheme, module.out_features, in_features));
     };
-    report["evaluation"] = evaluate_quantized(bench, read_evaluation(settings, bench.facts.model.vocabulary),
+    report["evaluation"] = evaluate_quantized(bench, read_evaluation(settings, bench.facts.model),
                                               quantize_table(bench, nullptr), finished_head(bench, nullptr), matrix_of);
   }
   Progress progress("quantizing");
@@ -68,9 +68,8 @@ void add_layer_reports(const Workbench& bench, const WorkFolder& work, Json& rep
 QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& job, Json& report) {
   const Workbench bench(settings);
   const Sequences samples = read_samples(settings);
-  check_ids(samples, settings.calibration, bench.facts.model.vocabulary);
-  const Sequences evaluation =
-      settings.evaluate.empty() ? Sequences() : read_evaluation(settings, bench.facts.model.vocabulary);
+  require_fit(samples, settings.calibration, bench.facts.model);
+  const Sequences evaluation = settings.evaluate.empty() ? Sequences() : read_evaluation(settings, bench.facts.model);
   const std::unique_ptr<CalibrationWalk> walk = make_walk(bench, samples);
   const QuantizeMemory memory = plan_memory(bench, *walk);
   report["device"] = bench.engine().description();

@@ -145,15 +145,13 @@ Json evaluate_quantized(const Workbench& bench, const Sequences& sequences, cons
           {"buckets", by_length}};
 }
 
-Sequences read_evaluation(const QuantizeSettings& settings, std::int64_t vocabulary) {
-  if (std::filesystem::is_directory(settings.evaluate))
-    throw_error(ErrorKind::usage, "--evaluate {}: is a folder; name a file in it", settings.evaluate);
+Sequences read_evaluation(const QuantizeSettings& settings, const gemma4::ModelConfig& model) {
   Sequences sequences = read_token_lines(settings.evaluate);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i].size() < 2)
       throw_error(ErrorKind::usage, "{}: sequence {} has fewer than 2 tokens", settings.evaluate, i + 1);
   }
-  check_ids(sequences, settings.evaluate, vocabulary);
+  require_fit(sequences, settings.evaluate, model);
   return sequences;
 }
 

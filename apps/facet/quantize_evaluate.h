@@ -15,7 +15,7 @@ using MatrixOf =
 Json evaluate_quantized(const Workbench& bench, const Sequences& sequences, const LinearWeight& embedding,
                         const LinearWeight& head, const MatrixOf& matrix_of);
 
-// Sequences of settings.evaluate. Error(usage) naming one that has fewer than 2 ids.
-Sequences read_evaluation(const QuantizeSettings& settings, std::int64_t vocabulary);
+// Sequences of settings.evaluate. Error(usage) naming one that has fewer than 2 ids or does not fit the model.
+Sequences read_evaluation(const QuantizeSettings& settings, const gemma4::ModelConfig& model);
 
 }  // namespace facet::cli

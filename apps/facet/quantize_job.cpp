@@ -29,7 +29,7 @@ std::optional<Json> completed(const QuantizeSettings& settings) {
   Json before_settings = report["settings"], now = settings_json(settings);
   for (Json* side : {&before_settings, &now}) side->erase("calibration");  // the same samples may have another name
   WorkFolder::require_same(out, before_settings, now);
-  std::filesystem::remove_all(out.string() + ".work");
+  std::filesystem::remove_all(WorkFolder::path_of(out));
   return report;
 }
 
@@ -37,9 +37,9 @@ void require_no_work(const QuantizeSettings& settings) {
   const std::optional<Json> before = WorkFolder::interrupted(settings.out);
   if (!before) return;
   throw_error(ErrorKind::usage,
-              "--out {}: an interrupted run of --method {} left its work in {}.work; go on with its options and "
+              "--out {}: an interrupted run of --method {} left its work in {}; go on with its options and "
               "--resume, choose another --out, or delete it",
-              settings.out, before->value("method", "gptq"), settings.out);
+              settings.out, before->value("method", "gptq"), WorkFolder::path_of(settings.out).string());
 }
 
 }  // namespace facet::cli

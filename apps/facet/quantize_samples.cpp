@@ -5,11 +5,13 @@
 
 #include "facet/base/text.h"
 #include "facet/tokenizer/tokenizer.h"
+#include "gemma4/calibration_forward.h"
 
 namespace facet::cli {
 namespace {
 
 std::string read_text(const std::string& file) {
+  require_file(file);
   std::ifstream in(file, std::ios::binary);
   if (!in) throw_error(ErrorKind::usage, "{}: cannot be opened", file);
   std::ostringstream text;
@@ -43,8 +45,6 @@ Sequences cut_text(const QuantizeSettings& settings) {
 }  // namespace
 
 Sequences read_samples(const QuantizeSettings& settings) {
-  if (std::filesystem::is_directory(settings.calibration))
-    throw_error(ErrorKind::usage, "--calibration {}: is a folder; name a file in it", settings.calibration);
   const bool lines = std::filesystem::path(settings.calibration).extension() == ".jsonl";
   const Sequences all = lines ? read_token_lines(settings.calibration) : cut_text(settings);
   const std::size_t count = std::min(all.size(), static_cast<std::size_t>(settings.samples));
@@ -60,13 +60,12 @@ Sequences read_samples(const QuantizeSettings& settings) {
   return samples;
 }
 
-void check_ids(const Sequences& sequences, const std::string& file, std::int64_t vocabulary) {
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    for (const std::int32_t id : sequences[i]) {
-      if (id >= 0 && id < vocabulary) continue;
-      throw_error(ErrorKind::usage, "{}: sequence {}: id {} is outside of the vocabulary of {}", file, i + 1, id,
-                  vocabulary);
-    }
+void require_fit(const Sequences& sequences, const std::string& file, const gemma4::ModelConfig& model) {
+  try {
+    gemma4::check_sequences(model, sequences);
+  } catch (Error& error) {
+    error.add_context("in " + file);
+    throw;
   }
 }
 

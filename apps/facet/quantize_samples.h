@@ -1,6 +1,7 @@
 // Calibration samples for `facet quantize`.
 #pragma once
 
+#include "gemma4/gemma4_config.h"
 #include "quantize_settings.h"
 
 namespace facet::cli {
@@ -14,8 +15,8 @@ using Sequences = std::vector<std::vector<std::int32_t>>;
 // Throws Error(usage) naming the file when it cannot be read or holds nothing.
 Sequences read_samples(const QuantizeSettings& settings);
 
-// Throws Error(usage) naming file, sequence and id for an id that is not in the vocabulary.
-void check_ids(const Sequences& sequences, const std::string& file, std::int64_t vocabulary);
+// Throws as gemma4::check_sequences() does, naming the file too.
+void require_fit(const Sequences& sequences, const std::string& file, const gemma4::ModelConfig& model);
 
 std::int64_t token_count(const Sequences& sequences);
 // Identifies ids and lengths, for recognising an interrupted run.

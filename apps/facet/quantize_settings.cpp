@@ -5,9 +5,7 @@
 namespace facet::cli {
 
 void complete(QuantizeSettings& settings) {
-  // "out/" is "out": names beside the folder are made from it.
-  const std::filesystem::path out = std::filesystem::path(settings.out).lexically_normal();
-  settings.out = (out.has_filename() ? out : out.parent_path()).string();
+  settings.out = output_name(settings.out).string();
   for (const auto& [name, value] :
        {std::pair("damping", settings.damping), std::pair("correction", settings.correction)}) {
     if (std::isfinite(value)) continue;  // a range check takes NaN

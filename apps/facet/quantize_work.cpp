@@ -46,10 +46,6 @@ std::string sum_of(const QuantizedMatrix& matrix) {
   return fmt::format("{:016x}", sum_of(matrix.zeros.data(), matrix.zeros.size(), sum));
 }
 
-std::filesystem::path work_path(const std::filesystem::path& out) {
-  return out.string() + ".work";
-}
-
 // What a run leaves that was stopped before it wrote job.json.
 void require_own(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(folder))
@@ -70,7 +66,7 @@ std::string show(const Json& json, const std::string& key) {
 
 }  // namespace
 
-WorkFolder::WorkFolder(const std::filesystem::path& out, const Json& job, bool resume) : path_(work_path(out)) {
+WorkFolder::WorkFolder(const std::filesystem::path& out, const Json& job, bool resume) : path_(path_of(out)) {
   std::error_code error;
   const bool exists = std::filesystem::exists(path_, error);
   const std::optional<Json> before = interrupted(out);
@@ -106,7 +102,7 @@ void WorkFolder::Lock::take(const std::filesystem::path& folder) {
 }
 
 std::optional<Json> WorkFolder::interrupted(const std::filesystem::path& out) {
-  const std::filesystem::path file = work_path(out) / "job.json";
+  const std::filesystem::path file = path_of(out) / "job.json";
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return std::nullopt;
   std::ifstream in(file);
@@ -132,7 +128,7 @@ void WorkFolder::require_same(const std::filesystem::path& out, const Json& befo
       ErrorKind::usage,
       "--resume: the interrupted run in {} had {} = {}, this one has {}; give the same, or delete the folder to "
       "start again",
-      work_path(out).string(), *key, show(before, *key), show(job, *key));
+      path_of(out).string(), *key, show(before, *key), show(job, *key));
 }
 
 bool WorkFolder::has(const std::string& part) const {

@@ -25,6 +25,7 @@ class WorkFolder {
   WorkFolder(const std::filesystem::path& out, const Json& job, bool resume);
   // Deletes the folder unless a part was saved or found in it.
   ~WorkFolder();
+  static std::filesystem::path path_of(const std::filesystem::path& out) { return out.string() + ".work"; }
   // What an interrupted run for `out` was about; nothing when there was none. Error(checkpoint) when it is damaged.
   static std::optional<Json> interrupted(const std::filesystem::path& out);
   // A key whose values differ, or that one of the two lacks.

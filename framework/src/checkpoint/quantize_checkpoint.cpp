@@ -12,12 +12,6 @@
 namespace facet {
 namespace {
 
-// "out/" as "out": the suffix of the partial folder must go to the name, not below it.
-std::filesystem::path normalized(const std::filesystem::path& out) {
-  const std::filesystem::path path = out.lexically_normal();
-  return path.has_filename() ? path : path.parent_path();
-}
-
 // A link counts as existing even when it leads nowhere: renaming would replace it.
 bool is_taken(const std::filesystem::path& path) {
   std::error_code error;
@@ -183,8 +177,13 @@ void require_dense(const Checkpoint& source) {
 
 }  // namespace
 
+std::filesystem::path output_name(const std::filesystem::path& out) {
+  const std::filesystem::path path = out.lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
 std::filesystem::path require_free_output(const std::filesystem::path& out, bool replace_partial) {
-  std::filesystem::path name = normalized(out);
+  std::filesystem::path name = output_name(out);
   check_free(name, replace_partial);
   return name;
 }

@@ -76,7 +76,9 @@ struct QuantizeJob {
 // when the head is or becomes one of its own, and the matrix passed to job.quantize then has that name. Throws
 // Error(checkpoint) when the source is quantized already or a pattern of `exclude` matches no module.
 std::map<std::string, QuantizationScheme> modules_to_quantize(const QuantizeJob& job, const Checkpoint& source);
-// `out` as a plain name: no trailing slash, no "/./". Throws what quantize_checkpoint throws when it cannot be created.
+// `out` as a plain name, "out/" as "out" and no "/./": the names of what lies beside the folder are made from it.
+std::filesystem::path output_name(const std::filesystem::path& out);
+// The same. Throws what quantize_checkpoint throws when it cannot be created.
 std::filesystem::path require_free_output(const std::filesystem::path& out, bool replace_partial = false);
 // Values of a mapped matrix tensor, through a copy in `storage` where the file does not align them. Throws
 // Error(checkpoint) for types other than BF16 and F32.
