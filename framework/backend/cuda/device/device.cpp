@@ -8,9 +8,11 @@
 #include <new>
 #include <vector>
 
+#include "device/exchange.h"
 #include "device/kernel_trace.h"
 #include "device/launch.h"
 #include "device/measure.h"
+#include "device/pinned.h"
 #include "device_api.h"
 #include "facet/sdk/text.h"
 
@@ -27,38 +29,12 @@ abi::Status status_of(cudaError_t error, abi::TextSink sink) {
   return error == cudaErrorMemoryAllocation ? abi::Status::out_of_memory : abi::Status::failed;
 }
 
-// Pinned host memory that grows.
-class Pinned {
- public:
-  ~Pinned() { cudaFreeHost(data_); }
-  Pinned() = default;
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-
-  cudaError_t reserve(std::uint64_t bytes) {
-    if (bytes <= bytes_) return cudaSuccess;
-    cudaFreeHost(data_);
-    data_ = nullptr;
-    bytes_ = 0;
-    const cudaError_t error = cudaMallocHost(&data_, bytes);
-    if (error == cudaSuccess) bytes_ = bytes;
-    return error;
-  }
-  void* data() const { return data_; }
-  std::uint64_t bytes() const { return bytes_; }
-
- private:
-  void* data_ = nullptr;
-  std::uint64_t bytes_ = 0;
-};
-
 class Device final : public DeviceApi {
  public:
   explicit Device(std::int32_t ordinal) : ordinal_(ordinal) {}
   ~Device() {
     cudaStreamSynchronize(stream_);
     cudaEventDestroy(copied_);
-    cudaEventDestroy(arrived_);
     cudaFree(argmax_scratch_);
     cudaStreamDestroy(stream_);
   }
@@ -69,10 +45,10 @@ class Device final : public DeviceApi {
     cudaError_t error = cudaSetDevice(ordinal_);
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming);
-    if (error == cudaSuccess) error = cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming);
     if (error == cudaSuccess)
       error = cudaMalloc(&argmax_scratch_, sizeof(std::uint64_t) * kArgmaxBlocks * kMaxArgmaxRows);
     if (error == cudaSuccess) error = upload_.reserve(kUploadBytes);
+    if (error == cudaSuccess) error = exchange_.start();
     return error;
   }
 
@@ -90,7 +66,7 @@ class Device final : public DeviceApi {
     return status_of(error, sink);
   }
 
-  abi::Stream stream() noexcept override { return {abi::Device::cuda, ordinal_, stream_}; }
+  abi::Stream stream() noexcept override { return {abi::Device::cuda, ordinal_, queue()}; }
 
   abi::Status allocate(std::uint64_t bytes, std::uint64_t alignment, void** data,
                        abi::TextSink sink) noexcept override {
@@ -125,7 +101,8 @@ class Device final : public DeviceApi {
 
   // Through pinned memory, so that the call returns before the copy is done. The event guards the reuse of that memory.
   abi::Status upload(void* device, const void* host, std::uint64_t bytes, abi::TextSink sink) noexcept override {
-    cudaError_t error = cudaSuccess;
+    if (bytes <= Exchange::kSlotBytes) return status_of(exchange_.send(device, host, bytes, stream_), sink);
+    cudaError_t error = exchange_.flush(stream_);
     for (std::uint64_t done = 0; done < bytes && error == cudaSuccess;) {
       const std::uint64_t count = std::min(bytes - done, upload_.bytes());
       if (upload_used_ + count > upload_.bytes()) {
@@ -146,25 +123,21 @@ class Device final : public DeviceApi {
   abi::Status read_back(const void* device, std::uint64_t bytes, const void** host,
                         abi::TextSink sink) noexcept override {
     cudaError_t error = read_.reserve(bytes);
-    if (error == cudaSuccess) error = cudaMemcpyAsync(read_.data(), device, bytes, cudaMemcpyDeviceToHost, stream_);
+    if (error == cudaSuccess) error = cudaMemcpyAsync(read_.data(), device, bytes, cudaMemcpyDeviceToHost, queue());
     if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
     *host = read_.data();
     return status_of(error, sink);
   }
 
   abi::Status begin_read_back(const void* device, std::uint64_t bytes, abi::TextSink sink) noexcept override {
-    cudaError_t error = later_.reserve(bytes);
-    if (error == cudaSuccess) error = cudaMemcpyAsync(later_.data(), device, bytes, cudaMemcpyDeviceToHost, stream_);
-    if (error == cudaSuccess) error = cudaEventRecord(arrived_, stream_);
-    return status_of(error, sink);
+    return status_of(exchange_.ask(device, bytes), sink);
   }
   abi::Status end_read_back(const void** host, abi::TextSink sink) noexcept override {
-    *host = later_.data();
-    return status_of(cudaEventSynchronize(arrived_), sink);
+    return status_of(exchange_.wait(host, stream_), sink);
   }
 
   abi::Status begin_capture(abi::TextSink sink) noexcept override {
-    return status_of(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), sink);
+    return status_of(cudaStreamBeginCapture(queue(), cudaStreamCaptureModeThreadLocal), sink);
   }
   abi::Status end_capture(void** graph, abi::TextSink sink) noexcept override {
     *graph = nullptr;
@@ -178,7 +151,7 @@ class Device final : public DeviceApi {
     return status_of(error, sink);
   }
   abi::Status replay(void* graph, abi::TextSink sink) noexcept override {
-    return status_of(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_), sink);
+    return status_of(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), queue()), sink);
   }
   void destroy_graph(void* graph) noexcept override { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
@@ -189,11 +162,11 @@ class Device final : public DeviceApi {
     return waited != abi::Status::ok ? waited : ended;
   }
 
-  abi::Status begin_stamps(abi::TextSink sink) noexcept override { return status_of(stamps_.clear(stream_), sink); }
-  abi::Status stamp(abi::TextSink sink) noexcept override { return status_of(stamps_.queue(stream_), sink); }
+  abi::Status begin_stamps(abi::TextSink sink) noexcept override { return status_of(stamps_.clear(queue()), sink); }
+  abi::Status stamp(abi::TextSink sink) noexcept override { return status_of(stamps_.queue(queue()), sink); }
   abi::Status end_stamps(const std::uint64_t** moments, std::uint64_t* count, abi::TextSink sink) noexcept override
       try {
-    const abi::Status status = status_of(stamps_.read(stream_, moments_), sink);
+    const abi::Status status = status_of(stamps_.read(queue(), moments_), sink);
     *moments = moments_.data();
     *count = moments_.size();
     return status;
@@ -203,37 +176,37 @@ class Device final : public DeviceApi {
   }
   abi::Status read_rates(std::uint64_t bytes, std::int64_t repeats, double* rates,
                          abi::TextSink sink) noexcept override {
-    return status_of(measure_read_rates(bytes, repeats, rates, stream_), sink);
+    return status_of(measure_read_rates(bytes, repeats, rates, queue()), sink);
   }
 
   abi::Status embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous,
                     std::int64_t tokens, float scale, float* out, abi::TextSink sink) noexcept override {
-    return status_of(launch_embed(table, ids, previous, tokens, scale, out, stream_), sink);
+    return status_of(launch_embed(table, ids, previous, tokens, scale, out, queue()), sink);
   }
   abi::Status rotary(const std::int32_t* positions, std::int64_t tokens, const float* inverse_frequency,
                      const RotaryAngles& angles, abi::TextSink sink) noexcept override {
-    return status_of(launch_rotary(positions, tokens, inverse_frequency, angles, stream_), sink);
+    return status_of(launch_rotary(positions, tokens, inverse_frequency, angles, queue()), sink);
   }
   abi::Status rms_norm(const float* in, const float* weight, float epsilon, std::int64_t tokens, std::int64_t width,
                        void* out, abi::TextSink sink) noexcept override {
-    return status_of(launch_rms_norm(in, weight, epsilon, tokens, width, out, stream_), sink);
+    return status_of(launch_rms_norm(in, weight, epsilon, tokens, width, out, queue()), sink);
   }
   abi::Status residual_norm(const ResidualInput& input, abi::TextSink sink) noexcept override {
-    return status_of(launch_residual_norm(input, stream_), sink);
+    return status_of(launch_residual_norm(input, queue()), sink);
   }
   abi::Status prepare_attention(const AttentionInput& input, abi::TextSink sink) noexcept override {
-    return status_of(launch_prepare_attention(input, stream_), sink);
+    return status_of(launch_prepare_attention(input, queue()), sink);
   }
   abi::Status gelu_gate(const void* gate_up, std::int64_t tokens, std::int64_t width, void* out,
                         abi::TextSink sink) noexcept override {
-    return status_of(launch_gelu_gate(gate_up, tokens, width, out, stream_), sink);
+    return status_of(launch_gelu_gate(gate_up, tokens, width, out, queue()), sink);
   }
   abi::Status gather_rows(const float* in, const std::int32_t* rows, std::int64_t count, std::int64_t width, float* out,
                           abi::TextSink sink) noexcept override {
-    return status_of(launch_gather_rows(in, rows, count, width, out, stream_), sink);
+    return status_of(launch_gather_rows(in, rows, count, width, out, queue()), sink);
   }
   abi::Status soft_cap(float* values, std::int64_t count, float cap, abi::TextSink sink) noexcept override {
-    return status_of(launch_soft_cap(values, count, cap, stream_), sink);
+    return status_of(launch_soft_cap(values, count, cap, queue()), sink);
   }
   abi::Status argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids,
                      abi::TextSink sink) noexcept override {
@@ -241,12 +214,12 @@ class Device final : public DeviceApi {
       sdk::write_line(sink, sdk::concat("argmax of ", rows, " rows; at most ", kMaxArgmaxRows));
       return abi::Status::invalid_argument;
     }
-    return status_of(launch_argmax(logits, rows, vocabulary, ids, argmax_scratch_, stream_), sink);
+    return status_of(launch_argmax(logits, rows, vocabulary, ids, argmax_scratch_, queue()), sink);
   }
 
   abi::Status sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
                      std::int32_t* ids, abi::TextSink sink) noexcept override {
-    return status_of(launch_sample(logits, rows, vocabulary, how, ids, stream_), sink);
+    return status_of(launch_sample(logits, rows, vocabulary, how, ids, queue()), sink);
   }
 
   void destroy() noexcept override { delete this; }
@@ -254,11 +227,19 @@ class Device final : public DeviceApi {
  private:
   static constexpr std::uint64_t kUploadBytes = 16u << 20;
 
+  // The stream, for what comes after the copy that begin_read_back() asked for.
+  cudaStream_t queue() noexcept {
+    // An error of this launch stays with the stream: whoever asked meets it in end_read_back().
+    static_cast<void>(exchange_.flush(stream_));
+    return stream_;
+  }
+
   std::int32_t ordinal_;
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t copied_ = nullptr, arrived_ = nullptr;
+  cudaEvent_t copied_ = nullptr;
   void* argmax_scratch_ = nullptr;
-  Pinned upload_, read_, later_;
+  Pinned upload_, read_;
+  Exchange exchange_;
   std::uint64_t upload_used_ = 0;
   Stamps stamps_;
   std::vector<std::uint64_t> moments_;
