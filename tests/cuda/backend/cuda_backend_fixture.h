@@ -17,6 +17,7 @@
 namespace facet {
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+inline constexpr double kBf16 = 0x1p-8;  // rounding to 8 bits, with a neighbour's worth of room
 
 class CudaBackendTest : public testing::Test {
  protected:

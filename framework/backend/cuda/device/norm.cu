@@ -1,8 +1,10 @@
 // Root mean square norms and the gated activation. A norm takes one block a row and loads the whole row before the
-// first sum, so that its time is one trip to memory and two sums over the block. Few rows take a thread for every
-// vector; many take small blocks of threads with several, so that one block's sums run under another's loads.
+// first sum, so that its time is one trip to memory and the sums over the block. Few rows of usual widths have a kernel
+// of their own; many take several blocks a multiprocessor, so that one block's sums run under another's loads.
 #include "device_math.cuh"
+#include "few_norm.cuh"
 #include "launch.h"
+#include "norm_params.cuh"
 #include "vector.cuh"
 
 namespace facet::cuda {
@@ -13,38 +15,16 @@ constexpr int kMaxThreads = 1024;
 constexpr int kManyRows = 512;
 constexpr int kManyThreads = 512;
 constexpr int kManySlots = 2;
+static_assert(kManySlots == kFewSlots && kManyThreads == kFewThreads);
 constexpr int kManyBlocks = 4;  // of a multiprocessor
 
-struct NormParams {
-  const float* hidden;
-  const __nv_bfloat16* update;
-  const float* post_norm;
-  const float* next_norm;
-  float* hidden_out;
-  __nv_bfloat16* normed;
-  float scale;
-  float epsilon;
-  int width;
-};
-
-__device__ float inverse_rms(float squares, int width, float epsilon) {
-  return rsqrtf(squares / static_cast<float>(width) + epsilon);
-}
-
-// Thread t holds the vectors t, t + threads, ... of the row: SLOTS of V elements. With one slot the norms' weights,
-// which are constant, are read before the launch before this one has ended; with more they would take the registers.
+// Thread t holds the vectors t, t + threads, ... of the row: SLOTS of V elements.
 template <int V, int SLOTS, int THREADS = kMaxThreads, int BLOCKS = 1>
 __global__ void __launch_bounds__(THREADS, BLOCKS) norm_kernel(const __grid_constant__ NormParams x) {
-  constexpr bool kAhead = SLOTS == 1;
   __shared__ float scratch[64];
   let_successor_begin();
   const int vectors = x.width / V;
   const bool updates = x.update != nullptr;
-  Floats<V> post, next;
-  if (kAhead && threadIdx.x < vectors) {
-    if (updates) post = load_floats<V>(x.post_norm, threadIdx.x);
-    if (x.next_norm != nullptr) next = load_floats<V>(x.next_norm, threadIdx.x);
-  }
   wait_for_predecessor();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * x.width;
   Floats<V> value[SLOTS], update[SLOTS];
@@ -65,7 +45,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) norm_kernel(const __grid_cons
     for (int slot = 0; slot < SLOTS; ++slot) {
       const int at = slot * blockDim.x + threadIdx.x;
       if (at >= vectors) break;
-      if (!kAhead) post = load_floats<V>(x.post_norm, at);
+      const Floats<V> post = load_floats<V>(x.post_norm, at);
 #pragma unroll
       for (int e = 0; e < V; ++e)
         value[slot].at[e] = (value[slot].at[e] + update[slot].at[e] * factor * post.at[e]) * x.scale;
@@ -82,7 +62,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) norm_kernel(const __grid_cons
   for (int slot = 0; slot < SLOTS; ++slot) {
     const int at = slot * blockDim.x + threadIdx.x;
     if (at >= vectors) continue;
-    if (!kAhead) next = load_floats<V>(x.next_norm, at);
+    const Floats<V> next = load_floats<V>(x.next_norm, at);
 #pragma unroll
     for (int e = 0; e < V; ++e) value[slot].at[e] *= factor * next.at[e];
     store_floats<V>(x.normed + row, at, value[slot]);
@@ -114,15 +94,14 @@ __global__ void gelu_gate_kernel(const __nv_bfloat16* gate_up, std::int64_t widt
 cudaError_t launch_norm(const NormParams& x, std::int64_t rows, cudaStream_t stream) {
   const bool aligned = aligned_rows<4>(x.width, x.hidden, x.update, x.hidden_out, x.normed, x.post_norm, x.next_norm);
   const int vectors = aligned ? x.width / 4 : x.width;
-  const bool many = aligned && rows >= kManyRows && vectors <= kManyThreads * kManySlots;
-  const int slots = many ? kManySlots : (vectors + kMaxThreads - 1) / kMaxThreads;
+  const bool usual = aligned && vectors <= kManyThreads * kManySlots;  // what models have
+  const int slots = usual ? kManySlots : (vectors + kMaxThreads - 1) / kMaxThreads;
   if (slots > (aligned ? 4 : 16)) return cudaErrorInvalidValue;  // rows of more than 16,384
   const int threads = ((vectors + slots - 1) / slots + 31) / 32 * 32;
-  // Rows that fit one slot are what models have; the others may leave registers.
-  const auto kernel = many         ? norm_kernel<4, kManySlots, kManyThreads, kManyBlocks>
-                      : !aligned   ? norm_kernel<1, 16>
-                      : slots == 1 ? norm_kernel<4, 1>
-                                   : norm_kernel<4, 4>;
+  const auto kernel = usual && rows >= kManyRows ? norm_kernel<4, kManySlots, kManyThreads, kManyBlocks>
+                      : usual                    ? few_norm_kernel<4>
+                      : aligned                  ? norm_kernel<4, 4>
+                                                 : norm_kernel<1, 16>;
   return launch_dependent(kernel, dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads)), 0, stream,
                           x);
 }
