@@ -14,6 +14,7 @@ CalibrationAttention::CalibrationAttention(const ModelConfig& model, const Confi
     limits.max_context = std::max(limits.max_context, batch.longest);
   }
   limits.max_chunk = limits.max_context;
+  limits.max_step_tokens = widest;
   std::vector<KvGroupSpec> specs;
   for (const LayerConfig& layer : model.layers) {
     auto same = std::find_if(specs.begin(), specs.end(), [&](const KvGroupSpec& spec) {

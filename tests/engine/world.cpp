@@ -38,6 +38,7 @@ KvGroup make_group(PluginRegistry& registry, const WorldOptions& options, bool s
   problem.max_sequences = options.max_sequences;
   problem.max_context = options.max_context;
   problem.max_chunk = std::min(options.max_chunk, options.max_context);
+  problem.max_step_tokens = options.max_step_tokens;
   SinkText text;
   if (group.cache->supports(problem, text.sink()) == 0) throw_error(ErrorKind::plugin, "{}: {}", name, text.text());
   abi::KvLayout layout{};

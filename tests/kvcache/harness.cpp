@@ -138,6 +138,7 @@ abi::KvProblem make_problem(std::int64_t window, std::int64_t max_sequences, std
   problem.max_sequences = max_sequences;
   problem.max_context = max_context;
   problem.max_chunk = max_chunk;
+  problem.max_step_tokens = std::min<std::int64_t>(max_sequences * max_chunk, 2147483647);
   return problem;
 }
 

@@ -1,6 +1,9 @@
 // The block pool, the prefix index and the paged bookkeeping alone, with hashes that collide on purpose.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <random>
+
 #include "harness.h"
 #include "paged/paged_book.h"
 
@@ -199,6 +202,70 @@ TEST(PagedBook, ContentComputedAgainMakesItsDescendantsReachable) {
   book.open(4, {}, 0);
   feed(book, 4, slice(all, 0, 4));
   EXPECT_EQ(book.match(all, 0, 8), 8) << "same tokens, same parent, same rows";
+}
+
+// Chunks of all sequences together stay within a step: the pool for that is always enough, and far below one in which
+// every sequence may hold a chunk at once.
+TEST(PagedBook, AStepsWorthOfNewRowsIsAlwaysThere) {
+  const unsigned seed = std::random_device{}();
+  std::printf("seed %u\n", seed);
+  std::mt19937 random(seed);
+  const auto between = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  for (int trial = 0; trial < 60; ++trial) {
+    PagedRules rules;
+    rules.block_tokens = between(1, 9);
+    rules.window = between(1, 40);
+    rules.rollback = between(0, 3);
+    rules.max_sequences = between(1, 8);
+    rules.max_context = 400;
+    rules.max_chunk = between(1, 60);
+    rules.max_step_tokens = rules.max_chunk + between(0, 40);
+    rules.prefix_reuse = between(0, 1) == 1;
+    rules.block_count = rules.blocks_for_all();
+    SCOPED_TRACE(testing::Message() << "block " << rules.block_tokens << ", window " << rules.window << ", chunk "
+                                    << rules.max_chunk << ", step " << rules.max_step_tokens);
+    PagedBook book(rules);
+    std::map<std::uint64_t, std::int64_t> lengths;
+    std::uint64_t next = 1;
+    for (int step = 0; step < 60; ++step) {
+      while (static_cast<std::int64_t>(lengths.size()) < rules.max_sequences) {
+        book.open(next, {}, 0);
+        lengths[next++] = 0;
+      }
+      std::int64_t left = rules.max_step_tokens;
+      std::map<std::uint64_t, std::int64_t> counts;
+      for (const auto& [id, length] : lengths) {
+        const std::int64_t most = std::min({left, rules.max_chunk, rules.max_context - length});
+        counts[id] = between(std::min<std::int64_t>(1, most), most);
+        left -= counts[id];
+        if (counts[id] > 0) {
+          ASSERT_NO_THROW(book.reserve(id, counts[id]));
+        }
+      }
+      for (const auto& [id, count] : counts) {
+        if (count > 0) book.commit(id, some_tokens(count, static_cast<std::int32_t>(id)));
+        lengths[id] += count;
+        if (lengths[id] < rules.max_context) continue;
+        book.close(id);
+        lengths.erase(id);
+      }
+    }
+  }
+  PagedRules gemma;
+  gemma.block_tokens = 64;
+  gemma.window = 1024;
+  gemma.max_sequences = 64;
+  gemma.max_context = 33792;
+  gemma.max_chunk = 4096;
+  gemma.max_step_tokens = 8192;
+  EXPECT_EQ(gemma.blocks_for_all(), 64 * (16 + 2) + 128);
+  EXPECT_EQ(gemma.blocks_per_sequence(), 81);
+  gemma.max_sequences = 1;
+  EXPECT_EQ(gemma.blocks_for_all(), 81) << "never more than all sequences at their longest";
+  gemma.window = 0;
+  EXPECT_EQ(gemma.blocks_for_all(), 33792 / 64);
 }
 
 TEST(PagedBook, IndexStaysBounded) {

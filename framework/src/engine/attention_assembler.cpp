@@ -68,6 +68,7 @@ abi::KvProblem make_kv_problem(const KvGroupSpec& spec, abi::Device device, cons
   problem.max_sequences = limits.max_sequences;
   problem.max_context = limits.max_context;
   problem.max_chunk = limits.max_chunk;
+  problem.max_step_tokens = limits.max_step_tokens;
   return problem;
 }
 

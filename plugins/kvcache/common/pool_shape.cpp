@@ -22,6 +22,7 @@ void check_problem(const abi::KvProblem& problem, sdk::Reasons& reasons) {
   positive(problem.max_sequences, "max_sequences");
   positive(problem.max_context, "max_context");
   positive(problem.max_chunk, "max_chunk");
+  positive(problem.max_step_tokens, "max_step_tokens");
   reasons.require(problem.window >= 0, "window is ", problem.window, ", it must be 0 (global) or more");
   reasons.require(problem.max_context <= kMaxInt32, "max_context is ", problem.max_context,
                   ", positions are 32-bit: at most ", kMaxInt32);
@@ -30,6 +31,7 @@ void check_problem(const abi::KvProblem& problem, sdk::Reasons& reasons) {
   };
   bounded(problem.max_sequences, "max_sequences");
   bounded(problem.max_chunk, "max_chunk");
+  bounded(problem.max_step_tokens, "max_step_tokens");
   bounded(problem.window, "window");
 }
 

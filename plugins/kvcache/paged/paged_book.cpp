@@ -18,6 +18,15 @@ std::int64_t PagedRules::blocks_per_sequence() const {
   return std::min(all, sdk::ceil_div(span - 1, block_tokens) + 1);
 }
 
+std::int64_t PagedRules::blocks_for_all() const {
+  const std::int64_t each = max_sequences * blocks_per_sequence();
+  if (window == 0) return each;
+  // New rows count once, whoever they belong to: s sequences with n_1 to n_s of them, at most max_step_tokens together,
+  // hold at most sum(ceil((old + n_i) / block) + 1) <= s * (ceil(old / block) + 2) + max_step_tokens / block blocks.
+  const std::int64_t old = std::max<std::int64_t>(0, window - 2 + rollback);
+  return std::min(each, max_sequences * (sdk::ceil_div(old, block_tokens) + 2) + max_step_tokens / block_tokens);
+}
+
 std::uint64_t PagedRules::host_bytes() const {
   const auto bytes = [](std::int64_t count, std::size_t size) { return static_cast<std::uint64_t>(count) * size; };
   // Per block: its entry and its place in the free list. Per sequence: the table row, the list of blocks, its node.

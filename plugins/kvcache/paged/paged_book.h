@@ -15,11 +15,14 @@ struct PagedRules {
   std::int64_t max_sequences = 0;
   std::int64_t max_context = 0;
   std::int64_t max_chunk = 0;
+  std::int64_t max_step_tokens = 0;
   bool prefix_reuse = false;
 
   std::int64_t table_stride() const { return sdk::ceil_div(max_context, block_tokens); }
   // Blocks that one sequence holds at once, at most.
   std::int64_t blocks_per_sequence() const;
+  // Blocks that all sequences hold at once, at most.
+  std::int64_t blocks_for_all() const;
   // Position of the oldest row that a sequence of `length` rows needs, after a rollback too.
   std::int64_t oldest_row(std::int64_t length) const;
   std::int64_t rollback_depth() const { return prefix_reuse || window > 0 ? rollback : max_context; }

@@ -95,10 +95,11 @@ PagedRules PagedCache::rules(const abi::KvProblem& problem) const {
   rules.rollback = settings_.rollback;
   rules.max_sequences = problem.max_sequences;
   rules.max_context = problem.max_context;
-  rules.max_chunk = std::min(problem.max_chunk, problem.max_context);
+  rules.max_chunk = std::min({problem.max_chunk, problem.max_step_tokens, problem.max_context});
+  rules.max_step_tokens = problem.max_step_tokens;
   rules.prefix_reuse = settings_.prefix_reuse;
-  rules.block_count = settings_.pool_tokens > 0 ? sdk::ceil_div(settings_.pool_tokens, settings_.block_tokens)
-                                                : problem.max_sequences * rules.blocks_per_sequence();
+  rules.block_count =
+      settings_.pool_tokens > 0 ? sdk::ceil_div(settings_.pool_tokens, settings_.block_tokens) : rules.blocks_for_all();
   return rules;
 }
 

@@ -16,8 +16,10 @@ class PagedPlugin final : public PagedCache {
   static constexpr abi::OptionSpec kOptions[] = {
       storage_option(),
       sdk::integer_option("block_tokens", 16, 1, 4096, "tokens", "rows of one block"),
-      sdk::integer_option("pool_tokens", 0, 0, 1099511627776, "tokens",
-                          "rows of the pool, rounded up to blocks; 0: enough for all sequences at their longest"),
+      sdk::integer_option(
+          "pool_tokens", 0, 0, 1099511627776, "tokens",
+          "rows of the pool, rounded up to blocks; 0: enough for all sequences at their longest, under a window "
+          "for its rows and those of a step"),
       sdk::boolean_option("prefix_reuse", true, "keep full blocks of ended sequences for requests that begin alike"),
       sdk::integer_option("rollback", 0, 0, 1048576, "tokens",
                           "rows that may be taken back: they stay behind a window and are not offered for reuse yet; "

@@ -6,7 +6,7 @@
 
 namespace facet::abi {
 
-inline constexpr std::uint32_t kKvCacheInterfaceVersion = 0;
+inline constexpr std::uint32_t kKvCacheInterfaceVersion = 1;
 
 // A group of layers with one shape and one window; one instance of a policy serves one group.
 struct KvProblem {
@@ -15,10 +15,11 @@ struct KvProblem {
   std::int64_t layer_count;
   std::int64_t kv_heads;
   std::int64_t head_dim;
-  std::int64_t window;         // 0: rows are needed for ever; else a row is needed while position - row < window
-  std::int64_t max_sequences;  // open at the same time
-  std::int64_t max_context;    // rows of one sequence
-  std::int64_t max_chunk;      // rows written for one sequence in one step, before they are read
+  std::int64_t window;           // 0: rows are needed for ever; else a row is needed while position - row < window
+  std::int64_t max_sequences;    // open at the same time
+  std::int64_t max_context;      // rows of one sequence
+  std::int64_t max_chunk;        // rows written for one sequence in one step, before they are read
+  std::int64_t max_step_tokens;  // rows written for all sequences together in one step
 };
 
 struct KvPlan {

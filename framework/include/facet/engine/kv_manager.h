@@ -27,7 +27,8 @@ struct KvGroupSpec {
 struct KvLimits {
   std::int64_t max_sequences = 1;
   std::int64_t max_context = 1;
-  std::int64_t max_chunk = 1;
+  std::int64_t max_chunk = 1;        // of one sequence in one step
+  std::int64_t max_step_tokens = 1;  // of all of them
 };
 
 // One group bound to its policy; planned first, then given memory.

@@ -13,7 +13,7 @@ inline std::string to_string(const abi::KvProblem& problem) {
   return concat(problem.layer_count, " layers, ", problem.kv_heads, " KV heads, head_dim ", problem.head_dim, ", ",
                 problem.window > 0 ? concat("window ", problem.window) : std::string("global"), ", ",
                 problem.max_sequences, " sequences of ", problem.max_context, " tokens, chunk ", problem.max_chunk,
-                ", ", to_string(problem.device));
+                " of ", problem.max_step_tokens, " a step, ", to_string(problem.device));
 }
 
 // One instance serves one group of layers; bind() comes once, so state lives in the class itself.
