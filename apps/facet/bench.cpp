@@ -34,9 +34,12 @@ void bench(const BenchOptions& options, const GlobalOptions& global) {
       {"threads", machine.on_cpu() ? Json(machine.pipeline().shared()->services->table()->worker_count) : Json()},
       {"bytes", machine.read_rate_bytes()},
       {"gb_per_s", spread_json(bandwidth)}};
+  std::vector<double> products = machine.multiply_rates();
+  for (double& value : products) value /= 1e12;
   Json document = {{"repeat", options.repeat},
                    {"seed", options.seed},
                    {"read_bandwidth", bandwidth.empty() ? Json() : std::move(limit)},
+                   {"bf16_tflop_per_s", spread_json(products)},
                    {"runs", Json::array()}};
   const std::vector<BenchShape> shapes = machine.shapes();
   {

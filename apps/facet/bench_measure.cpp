@@ -6,6 +6,7 @@
 #include "bench_profile.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
+#include "facet/measure/percentiles.h"
 #include "memory_limit.h"
 
 namespace facet::cli {
@@ -53,16 +54,24 @@ BenchSamples Bench::measure(const BenchShape& shape) {
 }
 
 Json Bench::profile(const BenchShape& shape) {
-  BenchSamples ignored;
-  const std::vector<KernelTime> first = backend().trace([&] { prefill(shape, ignored); });
+  const auto median_of = [](const std::vector<double>& values) { return values.empty() ? 0.0 : median(values); };
+  const DeviceRates rates{median_of(read_rates_), median_of(multiply_rates_)};
+  const auto costs = [&](const gemma4::StepWork& work) { return gemma4::part_costs(pipeline_->plan(), work); };
+  const auto engine = pipeline_->make_engine();
+  submit(*engine, shape, 1);
+  const std::vector<KernelTime> first = backend().trace([&] { engine->run(); });
+  check_finished(*engine);
+  Json prefill_profile = profile_json(
+      first, 1, costs({shape.batch, 0, shape.prompt, std::max<std::int64_t>(1, engine->metrics().steps)}), rates);
   Json decode_profile = nullptr;
   if (shape.generate > 1) {
-    const std::unique_ptr<Engine> engine = start_decode(shape);
-    const std::vector<KernelTime> kernels = backend().trace([&] { engine->run(); });
-    decode_profile = profile_json(kernels, engine->metrics().decode_steps);
-    check_finished(*engine);
+    const std::unique_ptr<Engine> decoding = start_decode(shape);
+    const std::vector<KernelTime> kernels = backend().trace([&] { decoding->run(); });
+    decode_profile = profile_json(kernels, decoding->metrics().decode_steps,
+                                  costs({shape.batch, shape.prompt + shape.generate / 2, 1, 1}), rates);
+    check_finished(*decoding);
   }
-  return {{"prefill", profile_json(first, 1)}, {"decode", std::move(decode_profile)}};
+  return {{"prefill", std::move(prefill_profile)}, {"decode", std::move(decode_profile)}};
 }
 
 std::uint64_t Bench::read_rate_bytes() const {
@@ -75,26 +84,16 @@ std::uint64_t Bench::read_rate_bytes() const {
 void Bench::measure_read_rates() {
   try {
     read_rates_ = backend().read_rates(read_rate_bytes(), options_.repeat);
+    multiply_rates_ = backend().multiply_rates(options_.repeat);
   } catch (const Error& error) {
-    log(LogLevel::warn, "the memory's read bandwidth is not measured: {}", error.full_text());
+    log(LogLevel::warn, "the rates of the device are not measured: {}", error.full_text());
   }
 }
 
 std::uint64_t Bench::weight_bytes(std::int64_t rows) const {
   std::uint64_t bytes = 0;
   for (const LinearGroup* group : pipeline_->plan().linears()) {
-    for (const LinearModule& module : group->modules()) {
-      const auto& choices = module.choices();
-      const auto served = std::find_if(choices.begin(), choices.end(),
-                                       [&](const LinearChoice& choice) { return rows <= choice.max_rows; });
-      const std::uint64_t packed = served == choices.end() ? 0 : served->plan.packed_bytes;
-      bytes += packed;
-      if (packed > 0) continue;
-      for (const LinearSpec::Part& part : module.parts()) {
-        bytes += part.format.value_bytes(part.out_features, module.in_features()) +
-                 part.format.side_bytes(part.out_features, module.in_features());
-      }
-    }
+    for (const LinearModule& module : group->modules()) bytes += gemma4::weight_bytes(module, rows);
   }
   return bytes;
 }

@@ -37,10 +37,12 @@ class Bench {
 
   std::vector<BenchShape> shapes() const;
   BenchSamples measure(const BenchShape& shape);
-  // Kernels of one more prefill and decode, by name.
+  // One more prefill and decode, by part and by kernel.
   Json profile(const BenchShape& shape);
   // Bytes a second, one value a repeat; empty, with a warning, where there is no room for it.
   const std::vector<double>& read_rates() const { return read_rates_; }
+  // Operations a second of bf16 products; empty on the CPU.
+  const std::vector<double>& multiply_rates() const { return multiply_rates_; }
   std::uint64_t read_rate_bytes() const;
   // Bytes of weights that one step with `rows` rows in every linear reads, from the plan of the plugins that serve
   // them.
@@ -63,6 +65,7 @@ class Bench {
   std::unique_ptr<gemma4::Pipeline> pipeline_;
   std::mt19937_64 random_;
   std::vector<double> read_rates_;
+  std::vector<double> multiply_rates_;
   std::uint64_t salt_ = 0;
 };
 

@@ -71,6 +71,8 @@ void print_bench(const Json& document) {
                threads.is_null() ? "device" : fmt::format("{} threads", threads.get<std::int64_t>()),
                spread_text(limit["gb_per_s"], 1));
   }
+  if (!document["bf16_tflop_per_s"].is_null())
+    fmt::print("bf16 products: {} TFLOP/s; ", spread_text(document["bf16_tflop_per_s"], 1));
   fmt::print("median (least to most) of {} repeats\n", document["repeat"].get<std::int64_t>());
   for (const Json& run : document["runs"]) {
     fmt::print("\nbatch {}, prompts of {} tokens, {} generated\n", run["batch"].get<std::int64_t>(),

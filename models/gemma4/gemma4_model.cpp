@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "gemma4/step_parts.h"
+
 namespace facet::gemma4 {
 namespace {
 
@@ -89,8 +91,16 @@ void Gemma4Model::forward(const StepInput& input) {
               decode ? tokens_ : input.batch.sequence_count);
   has_logits_ = decode && input.all_logits;
   if (!decode) {
-    run_layers(input.observer);
-    backend_.residual_norm(last_residual(nullptr));
+    const auto launch = [&] {
+      run_layers(input.observer);
+      enter(StepPart::head);
+      backend_.residual_norm(last_residual(nullptr));
+    };
+    if (input.observer) {
+      launch();
+    } else {
+      backend_.run_step(launch);
+    }
     show_hidden(input.observer, layers_.size());
     return;
   }
@@ -104,6 +114,7 @@ void Gemma4Model::forward(const StepInput& input) {
   const std::int64_t key = (step.batch.max_rows << 32) + 2 * tokens_ + (has_logits_ ? 1 : 0);
   const bool launched = backend_.run_recorded(this, key, [&] {
     run_layers({});
+    enter(StepPart::head);
     if (!has_logits_) {
       backend_.residual_norm(last_residual(nullptr));
       return;
@@ -130,6 +141,7 @@ void Gemma4Model::run_layers(const Observer& observer) {
   const StepArrays& step = plan_.step_arrays();
   current_ = 0;
   updated_ = false;
+  enter(StepPart::inputs);
   // Ids below 0 stand for the best tokens of the step before.
   backend_.embed(table_.view, step.ids, at<std::int32_t>(layout.best), tokens_, model.embedding_scale, hidden());
   for (int kind = 0; kind < 2; ++kind) {
@@ -152,6 +164,10 @@ void Gemma4Model::run_layers(const Observer& observer) {
       throw;
     }
   }
+}
+
+void Gemma4Model::enter(StepPart part) {
+  backend_.enter_part(static_cast<std::int32_t>(part));
 }
 
 void Gemma4Model::show_hidden(const Observer& observer, std::size_t layer) {
@@ -193,11 +209,13 @@ void Gemma4Model::attend(std::size_t index) {
   const StepArrays& step = plan_.step_arrays();
   LayerPlan& plan = plan_.layers()[index];
   const int kind = layer.sliding ? 0 : 1;
+  enter(layer.sliding ? StepPart::sliding_qkv : StepPart::global_qkv);
   // The update of the layer before, if there is one, is added on the way.
   const LayerWeights& before = layers_[index == 0 ? 0 : index - 1];
   plan.qkv.run_normed(backend_, residual(before.post_feed_forward_norm, before.scalar, weights.input_norm),
                       at(layout.wide), workspace_.memory());
 
+  enter(layer.sliding ? StepPart::sliding_attention : StepPart::global_attention);
   const abi::KvView& kv = plan_.kv().view(static_cast<std::int32_t>(index));
   AttentionInput prepare;
   prepare.projections = at(layout.wide);
@@ -219,6 +237,7 @@ void Gemma4Model::attend(std::size_t index) {
 
   plan.attention->run(backend_, static_cast<std::int32_t>(index), step.batch, kv, at(layout.queries), at(layout.inner),
                       workspace_.memory());
+  enter(layer.sliding ? StepPart::sliding_output : StepPart::global_output);
   plan.output.run(backend_, tokens_, at(layout.inner), at(layout.update), workspace_.memory());
   updated_ = true;
 }
@@ -227,8 +246,10 @@ void Gemma4Model::feed_forward(std::size_t index) {
   const LayerWeights& weights = layers_[index];
   const ActivationLayout& layout = plan_.activations();
   LayerPlan& plan = plan_.layers()[index];
+  enter(StepPart::gate_up);
   plan.gate_up.run_gated(backend_, residual(weights.post_attention_norm, 1.0f, weights.pre_feed_forward_norm),
                          at(layout.wide), at(layout.inner), workspace_.memory());
+  enter(StepPart::down);
   plan.down.run(backend_, tokens_, at(layout.inner), at(layout.update), workspace_.memory());
   updated_ = true;
 }
@@ -264,7 +285,10 @@ bool Gemma4Model::compute_logits(std::span<const std::int32_t> rows) {
   for (std::size_t i = 0; in_order && i < rows.size(); ++i) in_order = rows[i] == static_cast<std::int32_t>(i);
   if (in_order) return false;
   backend_.upload(at(layout.row_index), rows.data(), rows.size_bytes());
-  run_head(at<std::int32_t>(layout.row_index), count);
+  backend_.run_step([&] {
+    enter(StepPart::head);
+    run_head(at<std::int32_t>(layout.row_index), count);
+  });
   has_logits_ = false;
   return true;
 }

@@ -13,6 +13,8 @@
 
 namespace facet::gemma4 {
 
+enum class StepPart : std::int32_t;
+
 // Quantizes a bf16 matrix in memory, for `model.head = "int8" | "int4"`.
 using QuantizeWeight = std::function<LinearWeight(const LinearWeight& weight, const LinearFormat& format)>;
 
@@ -59,6 +61,7 @@ class Gemma4Model final : public Model {
   using Observer = std::function<void(std::int32_t, const float*)>;
   // All layers; the update of the last one still waits.
   void run_layers(const Observer& observer);
+  void enter(StepPart part);
   void show_hidden(const Observer& observer, std::size_t layer);
   // The residual stream with `update` added (after its norm), and the norm in front of what follows.
   ResidualInput residual(const float* post_norm, float scale, const float* next_norm);

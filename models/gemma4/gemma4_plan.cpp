@@ -102,8 +102,7 @@ void ModelPlan::plan_attention(const Config& config, PluginRegistry& registry) {
   }
   const std::int64_t chunk =
       config.engine.prefill_chunk > 0 ? config.engine.prefill_chunk : config.engine.max_step_tokens;
-  const KvLimits limits{config.engine.max_sequences, max_context_, std::min(chunk, max_context_),
-                        max_step_tokens_};
+  const KvLimits limits{config.engine.max_sequences, max_context_, std::min(chunk, max_context_), max_step_tokens_};
   std::vector<KvGroup> groups;
   for (const KvGroupSpec& spec : specs) {
     AttentionAssembly assembly =

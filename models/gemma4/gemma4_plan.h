@@ -66,6 +66,7 @@ class ModelPlan {
   ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, const Backend& backend);
 
   const CheckpointFacts& facts() const { return facts_; }
+  const Backend& backend() const { return backend_; }
   const std::vector<LinearGroup*>& linears() const { return linears_; }
   std::vector<LayerPlan>& layers() { return layers_; }
   const std::vector<LayerPlan>& layers() const { return layers_; }

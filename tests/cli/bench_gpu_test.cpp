@@ -58,6 +58,41 @@ TEST_F(BenchOnGpu, ReadRateAndGapsBetweenStepsAreMeasured) {
                               HasSubstr("us between steps without a kernel"), HasSubstr("% of the read bandwidth")));
 }
 
+// Every kernel of a step belongs to a part, and what the parts move is at least the weights.
+TEST_F(BenchOnGpu, TheProfileHasParts) {
+  const ProgramResult run = bench({"--profile", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  const Json document = run.json();
+  EXPECT_GT(document["bf16_tflop_per_s"]["min"].get<double>(), 0);
+  for (const Json& shape : document["runs"]) {
+    for (const char* phase : {"prefill", "decode"}) {
+      SCOPED_TRACE(phase);
+      const Json& profile = shape["profile"][phase];
+      ASSERT_TRUE(profile["parts"].is_array()) << profile.dump(2);
+      double parts = 0, kernels = 0, bytes = 0, other = 0;
+      std::size_t known = 0;
+      for (const Json& row : profile["parts"]) {
+        parts += row["us_per_step"].get<double>();
+        if (!row.contains("mb")) {
+          other = row["us_per_step"].get<double>();
+          continue;
+        }
+        ++known;
+        bytes += 1e6 * row["mb"].get<double>();
+        EXPECT_GT(row["share_of_floor"].get<double>(), 0) << row.dump();
+      }
+      for (const Json& row : profile["kernels"]) kernels += row["us_per_step"].get<double>();
+      EXPECT_NEAR(parts, kernels, 1e-6 * kernels);
+      EXPECT_EQ(known, 10u) << "all parts of a model with both kinds of layers";
+      EXPECT_LT(other, 0.25 * kernels) << "copies between steps, and choices that were not recorded";
+      EXPECT_GE(bytes, shape["decode"]["weight_bytes_per_step"].get<double>());
+    }
+  }
+  const ProgramResult text = bench({"--profile"});
+  ASSERT_EQ(text.exit_code, 0) << text.text();
+  EXPECT_THAT(text.out, AllOf(HasSubstr("floor us"), HasSubstr("attention, global layers"), HasSubstr("TFLOP/s")));
+}
+
 // What a limit counts is what lies on the device.
 TEST_F(BenchOnGpu, TheLimitIsExact) {
   std::int64_t sum = 0;

@@ -57,6 +57,8 @@ class CpuBackend final : public Backend {
     launch();
     return true;
   }
+  void enter_part(std::int32_t /*part*/) override {}
+  void run_step(const std::function<void()>& launch) override { launch(); }
   std::vector<KernelTime> trace(const std::function<void()>& /*work*/) override {
     throw_error(ErrorKind::run,
                 "the CPU has no trace of kernels; the share of time outside plugins is in the output of 'facet bench', "
@@ -68,6 +70,7 @@ class CpuBackend final : public Backend {
   std::vector<double> read_rates(std::uint64_t bytes, std::int64_t repeats) override {
     return measure_read_bandwidth(services_.table()->worker_count, static_cast<std::int64_t>(bytes), repeats);
   }
+  std::vector<double> multiply_rates(std::int64_t /*repeats*/) override { return {}; }
 
   void embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous, std::int64_t tokens,
              float scale, float* out) override {

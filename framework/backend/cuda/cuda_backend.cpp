@@ -5,19 +5,20 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <tuple>
 
 #include "device_api.h"
+#include "device_check.h"
 #include "facet/base/error.h"
 #include "facet/base/program.h"
 #include "facet/base/text.h"
 #include "facet/plugin/sink_text.h"
-#include "facet/sdk/text.h"
+#include "recorded_steps.h"
 
 namespace facet {
 namespace {
 
 namespace fs = std::filesystem;
+using cuda::check;
 using cuda::DeviceApi;
 
 // Rows that decoding steps are recorded for.
@@ -45,9 +46,9 @@ DeviceApi* open_device() {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(DeviceApi* device) : device_(device) {}
+  explicit CudaBackend(DeviceApi* device) : device_(device), steps_(std::make_unique<cuda::RecordedSteps>(*device)) {}
   ~CudaBackend() override {
-    for (const auto& [name, graph] : graphs_) device_->destroy_graph(graph);
+    steps_.reset();
     device_->destroy();
   }
   CudaBackend(const CudaBackend&) = delete;
@@ -132,70 +133,24 @@ class CudaBackend final : public Backend {
     return std::min(found == std::end(kRecordedRows) ? rows : *found, limit);
   }
   bool run_recorded(const void* owner, std::int64_t key, const std::function<void()>& launch) override {
-    SinkText text;
-    const std::tuple<const void*, bool, std::int64_t> name{owner, timing_, key};
-    const auto found = graphs_.find(name);
-    const bool fresh = found == graphs_.end();
-    void* graph = fresh ? record(launch) : found->second;
-    if (fresh) graphs_[name] = graph;
-    if (timing_) replayed_.push_back(!fresh);
-    check(device_->replay(graph, text.sink()), "replaying a recorded step", text);
-    return fresh;
+    return steps_->run(owner, key, launch);
   }
-
-  void forget_recorded(const void* owner) noexcept override {
-    for (auto at = graphs_.begin(); at != graphs_.end();) {
-      if (std::get<0>(at->first) != owner) {
-        ++at;
-        continue;
-      }
-      device_->destroy_graph(at->second);
-      at = graphs_.erase(at);
-    }
-  }
-
-  std::vector<KernelTime> trace(const std::function<void()>& work) override {
-    SinkText text;
-    check(device_->begin_trace(text.sink()), "beginning a trace", text);
-    std::vector<KernelTime> kernels;
-    const auto note = [](void* context, const char* name, std::uint64_t start_ns, std::uint64_t end_ns) {
-      static_cast<std::vector<KernelTime>*>(context)->push_back({name, start_ns, end_ns});
-    };
-    try {
-      work();
-    } catch (...) {
-      device_->end_trace(note, &kernels, text.sink());
-      throw;
-    }
-    check(device_->end_trace(note, &kernels, text.sink()), "ending a trace", text);
-    return kernels;
-  }
-
-  std::vector<StepTime> time_steps(const std::function<void()>& work) override {
-    SinkText text;
-    check(device_->begin_stamps(text.sink()), "beginning to time steps", text);
-    replayed_.clear();
-    timing_ = true;
-    try {
-      work();
-    } catch (...) {
-      timing_ = false;
-      throw;
-    }
-    timing_ = false;
-    const std::uint64_t* moments = nullptr;
-    std::uint64_t count = 0;
-    check(device_->end_stamps(&moments, &count, text.sink()), "reading the times of steps", text);
-    std::vector<StepTime> steps;
-    for (std::size_t i = 0; i < replayed_.size() && 2 * i + 1 < count; ++i)
-      steps.push_back({moments[2 * i], moments[2 * i + 1], replayed_[i]});
-    return steps;
-  }
+  void run_step(const std::function<void()>& launch) override { steps_->run_once(launch); }
+  void forget_recorded(const void* owner) noexcept override { steps_->forget(owner); }
+  void enter_part(std::int32_t part) override { steps_->enter_part(part); }
+  std::vector<KernelTime> trace(const std::function<void()>& work) override { return steps_->trace(work); }
+  std::vector<StepTime> time_steps(const std::function<void()>& work) override { return steps_->time(work); }
 
   std::vector<double> read_rates(std::uint64_t bytes, std::int64_t repeats) override {
     SinkText text;
     std::vector<double> rates(static_cast<std::size_t>(repeats));
     check(device_->read_rates(bytes, repeats, rates.data(), text.sink()), "measuring its read rate", text);
+    return rates;
+  }
+  std::vector<double> multiply_rates(std::int64_t repeats) override {
+    SinkText text;
+    std::vector<double> rates(static_cast<std::size_t>(repeats));
+    check(device_->multiply_rates(repeats, rates.data(), text.sink()), "measuring its rate of products", text);
     return rates;
   }
 
@@ -246,36 +201,11 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  static void check(abi::Status status, const char* operation, const SinkText& text) {
-    if (status == abi::Status::ok) return;
-    throw_error(ErrorKind::run, "the CUDA device failed in {}: {}: {}", operation, sdk::to_string(status), text.text());
-  }
-
   cuda::DeviceFacts facts() const {
     cuda::DeviceFacts facts{};
     SinkText text;
     check(device_->facts(&facts, text.sink()), "asking the device", text);
     return facts;
-  }
-
-  // What throws inside `launch` must not leave the stream recording.
-  void* record(const std::function<void()>& launch) {
-    SinkText text;
-    check(device_->begin_capture(text.sink()), "beginning a recording", text);
-    void* graph = nullptr;
-    const auto stamp = [&] {
-      if (timing_) check(device_->stamp(text.sink()), "recording a stamp", text);
-    };
-    try {
-      stamp();
-      launch();
-      stamp();
-    } catch (...) {
-      if (device_->end_capture(&graph, text.sink()) == abi::Status::ok) device_->destroy_graph(graph);
-      throw;
-    }
-    check(device_->end_capture(&graph, text.sink()), "ending a recording", text);
-    return graph;
   }
 
   void count(void* data, std::uint64_t bytes, const char* tag) {
@@ -290,10 +220,7 @@ class CudaBackend final : public Backend {
   DeviceApi* device_;
   std::vector<MemoryAccount> accounts_;
   std::map<void*, std::size_t> tags_;  // allocation -> account
-  // Steps that are timed are recorded once more, with a stamp at each end: {owner, with stamps, key}.
-  std::map<std::tuple<const void*, bool, std::int64_t>, void*> graphs_;
-  bool timing_ = false;
-  std::vector<bool> replayed_;  // of the timed steps
+  std::unique_ptr<cuda::RecordedSteps> steps_;
 };
 
 }  // namespace

@@ -8,8 +8,8 @@
 namespace facet::cuda {
 
 // Raised with every change of this header or of the structs of backend.h that it passes on.
-inline constexpr std::uint32_t kDeviceApiVersion = 3;
-inline constexpr const char* kDeviceApiSymbol = "facet_cuda_device_v3";
+inline constexpr std::uint32_t kDeviceApiVersion = 4;
+inline constexpr const char* kDeviceApiSymbol = "facet_cuda_device_v4";
 
 struct DeviceFacts {
   char name[128];
@@ -17,7 +17,9 @@ struct DeviceFacts {
   std::uint64_t total_bytes, free_bytes;
 };
 
-using NoteKernel = void (*)(void* context, const char* name, std::uint64_t start_ns, std::uint64_t end_ns);
+// recorded: it belongs to a recorded step.
+using NoteKernel = void (*)(void* context, const char* name, std::uint64_t start_ns, std::uint64_t end_ns,
+                            bool recorded);
 
 // One device and one stream. Not for use by several threads at once. Everything but allocation and read_back() is
 // queued.
@@ -39,6 +41,8 @@ class DeviceApi {
 
   // From begin_capture() to end_capture() launches are recorded instead of run. end_capture() gives null on failure.
   virtual abi::Status begin_capture(abi::TextSink error) noexcept = 0;
+  // Kernels recorded so far.
+  virtual abi::Status captured_kernels(std::int64_t* count, abi::TextSink error) noexcept = 0;
   virtual abi::Status end_capture(void** graph, abi::TextSink error) noexcept = 0;
   virtual abi::Status replay(void* graph, abi::TextSink error) noexcept = 0;
   virtual void destroy_graph(void* graph) noexcept = 0;
@@ -55,6 +59,8 @@ class DeviceApi {
   // rates: [repeats] bytes a second.
   virtual abi::Status read_rates(std::uint64_t bytes, std::int64_t repeats, double* rates,
                                  abi::TextSink error) noexcept = 0;
+  // rates: [repeats] operations a second.
+  virtual abi::Status multiply_rates(std::int64_t repeats, double* rates, abi::TextSink error) noexcept = 0;
 
   // The operations of Backend.
   virtual abi::Status embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous,

@@ -139,6 +139,26 @@ class Device final : public DeviceApi {
   abi::Status begin_capture(abi::TextSink sink) noexcept override {
     return status_of(cudaStreamBeginCapture(queue(), cudaStreamCaptureModeThreadLocal), sink);
   }
+  abi::Status captured_kernels(std::int64_t* count, abi::TextSink sink) noexcept override try {
+    cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+    cudaGraph_t graph = nullptr;
+    std::size_t nodes = 0;
+    cudaError_t error = cudaStreamGetCaptureInfo(stream_, &state, nullptr, &graph, nullptr, nullptr, nullptr);
+    if (error == cudaSuccess && state != cudaStreamCaptureStatusActive) error = cudaErrorIllegalState;
+    if (error == cudaSuccess) error = cudaGraphGetNodes(graph, nullptr, &nodes);
+    std::vector<cudaGraphNode_t> all(nodes);
+    if (error == cudaSuccess) error = cudaGraphGetNodes(graph, all.data(), &nodes);
+    *count = 0;
+    for (std::size_t i = 0; i < nodes && error == cudaSuccess; ++i) {
+      cudaGraphNodeType type{};
+      error = cudaGraphNodeGetType(all[i], &type);
+      if (type == cudaGraphNodeTypeKernel) ++*count;
+    }
+    return status_of(error, sink);
+  } catch (const std::bad_alloc&) {
+    sdk::write_line(sink, "no host memory");
+    return abi::Status::out_of_memory;
+  }
   abi::Status end_capture(void** graph, abi::TextSink sink) noexcept override {
     *graph = nullptr;
     cudaGraph_t recorded = nullptr;
@@ -177,6 +197,9 @@ class Device final : public DeviceApi {
   abi::Status read_rates(std::uint64_t bytes, std::int64_t repeats, double* rates,
                          abi::TextSink sink) noexcept override {
     return status_of(measure_read_rates(bytes, repeats, rates, queue()), sink);
+  }
+  abi::Status multiply_rates(std::int64_t repeats, double* rates, abi::TextSink sink) noexcept override {
+    return status_of(measure_multiply_rates(repeats, rates, queue()), sink);
   }
 
   abi::Status embed(const abi::WeightView& table, const std::int32_t* ids, const std::int32_t* previous,
@@ -275,7 +298,7 @@ abi::Status make_device(std::uint32_t version, std::int32_t ordinal, DeviceApi**
 }  // namespace
 }  // namespace facet::cuda
 
-extern "C" __attribute__((visibility("default"))) facet::abi::Status facet_cuda_device_v3(
+extern "C" __attribute__((visibility("default"))) facet::abi::Status facet_cuda_device_v4(
     std::uint32_t version, std::int32_t ordinal, facet::cuda::DeviceApi** device, facet::abi::TextSink error) {
   try {
     return facet::cuda::make_device(version, ordinal, device, error);

@@ -18,6 +18,7 @@ namespace {
 struct Kernel {
   std::string name;
   std::uint64_t start, end;  // ns
+  bool recorded;
 };
 
 constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
@@ -45,7 +46,7 @@ void CUPTIAPI take_buffer(CUcontext, std::uint32_t, std::uint8_t* buffer, std::s
   while (cupti().next(buffer, valid, &record) == CUPTI_SUCCESS) {
     if (record->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) continue;
     const auto* kernel = reinterpret_cast<const CUpti_ActivityKernel10*>(record);
-    cupti().kernels.push_back({kernel->name, kernel->start, kernel->end});
+    cupti().kernels.push_back({kernel->name, kernel->start, kernel->end, kernel->graphNodeId != 0});
   }
   std::free(buffer);
 }
@@ -110,7 +111,8 @@ abi::Status end_kernel_trace(NoteKernel note, void* context, abi::TextSink error
       check(library.disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL), "cuptiActivityDisable", error);
   std::sort(library.kernels.begin(), library.kernels.end(),
             [](const Kernel& a, const Kernel& b) { return a.end < b.end; });
-  for (const Kernel& kernel : library.kernels) note(context, kernel.name.c_str(), kernel.start, kernel.end);
+  for (const Kernel& kernel : library.kernels)
+    note(context, kernel.name.c_str(), kernel.start, kernel.end, kernel.recorded);
   library.kernels.clear();
   return flushed != abi::Status::ok ? flushed : disabled;
 } catch (...) {

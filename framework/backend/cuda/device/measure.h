@@ -1,4 +1,4 @@
-// What the device says about itself while it works: when steps begin and end, and how fast it reads.
+// What the device says about itself while it works: when steps begin and end, how fast it reads and multiplies.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,9 +32,14 @@ class Stamps {
 // Bytes a second, one value for each of `repeats` reads of `bytes` of fresh memory, after some that are not counted.
 cudaError_t measure_read_rates(std::uint64_t bytes, std::int64_t repeats, double* rates, cudaStream_t stream);
 
+// Operations a second of products of bf16 with fp32 sums, a multiplication and an addition each; the same way.
+cudaError_t measure_multiply_rates(std::int64_t repeats, double* rates, cudaStream_t stream);
+
 // memory: how many moments there are, then room for `capacity` of them.
 cudaError_t launch_stamp(std::uint64_t* memory, std::uint64_t capacity, cudaStream_t stream);
 // sink: one word, written only by chance, so that the loads stay.
 cudaError_t launch_read_all(const void* memory, std::uint64_t bytes, std::uint32_t* sink, cudaStream_t stream);
+// One block a multiprocessor; operations: of the launch. sink: one word, never written.
+cudaError_t launch_multiply(int blocks, double* operations, float* sink, cudaStream_t stream);
 
 }  // namespace facet::cuda

@@ -105,6 +105,7 @@ struct KernelTime {
   std::string name;  // as the compiler mangled it
   std::uint64_t start_ns = 0;
   std::uint64_t end_ns = 0;
+  std::int32_t part = -1;  // that enter_part() named before it was queued; -1: none, or not known
 };
 
 // One recorded step on the device's clock: its first kernel began, its last one ended.
@@ -154,6 +155,12 @@ class Backend {
   // Drops what was recorded for an owner, which calls this before it goes.
   virtual void forget_recorded(const void* owner) noexcept = 0;
 
+  // What is queued from here on belongs to part `part` (0 or more) of the owner's step, or to none (-1): for trace(),
+  // which knows the parts of what run_recorded() and run_step() run.
+  virtual void enter_part(std::int32_t part) = 0;
+  // Calls `launch`, a step that is not worth recording; inside trace() it is recorded and replayed all the same.
+  virtual void run_step(const std::function<void()>& launch) = 0;
+
   // Kernels that `work` runs on the device, in the order of their ends. Throws Error(run) where the device has no
   // trace: the CPU, or CUDA without its profiling library. Tracing may slow the work down.
   virtual std::vector<KernelTime> trace(const std::function<void()>& work) = 0;
@@ -163,6 +170,8 @@ class Backend {
   // Bytes a second that the device reads from its memory: one value for each of `repeats` passes over `bytes`, which
   // should be several times its last-level cache, after passes that are not counted.
   virtual std::vector<double> read_rates(std::uint64_t bytes, std::int64_t repeats) = 0;
+  // Operations a second of products of bf16 with fp32 sums, two an element; one value a repeat. Empty on the CPU.
+  virtual std::vector<double> multiply_rates(std::int64_t repeats) = 0;
 
   // out[t] = row ids[t] of the table * scale. Any weight format; ids are checked by the caller. Table from place().
   // An id below 0 stands for previous[-1 - id], or for 0 where that is below 0; without one, previous may be null.
