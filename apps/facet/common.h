@@ -59,6 +59,8 @@ std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, 
                                                 std::shared_ptr<gemma4::SharedParts> shared = nullptr);
 std::unique_ptr<gemma4::Pipeline> open_pipeline(const Config& config, const GlobalOptions& global, bool load,
                                                 std::shared_ptr<gemma4::SharedParts> shared = nullptr);
+// The plan alone, where the device of the config is not here too.
+std::unique_ptr<gemma4::Pipeline> open_plan(const std::string& config_file, const GlobalOptions& global);
 // Reads the weights, unless the plan is above what check_memory_limit() allows.
 void load_weights(gemma4::Pipeline& pipeline, const GlobalOptions& global,
                   const std::string& title = "loading weights");

@@ -63,7 +63,7 @@ LinearFormat stored_format(const CheckpointFacts& facts, const std::string& full
 class ModelPlan {
  public:
   // Asks every plugin; throws Error(config | plugin) with all reasons.
-  ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, const Backend& backend);
+  ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, const DeviceProfile& device);
 
   const CheckpointFacts& facts() const { return facts_; }
   const std::vector<LinearGroup*>& linears() const { return linears_; }
@@ -97,7 +97,7 @@ class ModelPlan {
                   std::vector<abi::LinearRole> roles, abi::LinearRole stacked, std::int64_t in) const;
 
   CheckpointFacts facts_;
-  const Backend& backend_;
+  const DeviceProfile& device_;
   LinearAssembler assembler_;
   std::int64_t max_step_tokens_;
   std::int64_t logit_rows_;

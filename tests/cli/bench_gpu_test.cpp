@@ -16,12 +16,11 @@ class BenchOnGpu : public testing::Test {
  protected:
   void SetUp() override {
     const ProgramResult run = run_facet({"plan", config_, "--json"});
-    if (run.exit_code == 0) {
-      plan_ = run.json();
-      return;
-    }
-    if (std::getenv("FACET_REQUIRE_GPU") != nullptr) FAIL() << run.text();
-    GTEST_SKIP() << run.err;
+    ASSERT_EQ(run.exit_code, 0) << run.text();
+    plan_ = run.json();
+    if (plan_["device_absent"].is_null()) return;
+    if (std::getenv("FACET_REQUIRE_GPU") != nullptr) FAIL() << plan_["device_absent"];
+    GTEST_SKIP() << plan_["device_absent"];
   }
   ProgramResult bench(std::vector<std::string> more) const {
     std::vector<std::string> arguments = {"bench",      config_, "--prompt-tokens", "40", "--batch", "1,3",
@@ -33,6 +32,25 @@ class BenchOnGpu : public testing::Test {
   const std::string config_ = (fs::path(FACET_SOURCE_DIR) / "configs/cuda/docs-22m.toml").string();
   Json plan_;
 };
+
+// What a plan says without the GPU, the GPU says too.
+TEST_F(BenchOnGpu, PlansWithoutTheGpuAreThoseOfTheGpu) {
+  for (const char* name : {"configs/cuda/docs-22m.toml", "configs/cuda/gemma4-12b-synthetic.toml",
+                           "configs/lab/05-ring.toml", "configs/lab/06-final.toml"}) {
+    const std::string config = (fs::path(FACET_SOURCE_DIR) / name).string();
+    const ProgramResult hidden = run_facet({"plan", config, "--json"}, {}, {{"CUDA_VISIBLE_DEVICES", ""}});
+    ASSERT_EQ(hidden.exit_code, 0) << hidden.text();
+    const Json absent = hidden.json(), here = run_facet({"plan", config, "--json"}).json();
+    ASSERT_TRUE(here["device_absent"].is_null());
+    ASSERT_TRUE(absent["device_absent"].is_string());
+    for (const char* part : {"weights", "weights_unpacked", "weights_mapped", "kv_sliding", "kv_global", "workspace",
+                             "activations", "total", "sequences_that_fit"}) {
+      EXPECT_LE(absent[part].get<std::int64_t>(), here[part].get<std::int64_t>()) << name << " " << part;
+      // With something left out it is a lower bound.
+      if (absent["left_out"].empty()) EXPECT_EQ(absent[part], here[part]) << name << " " << part;
+    }
+  }
+}
 
 TEST_F(BenchOnGpu, ReadRateAndGapsBetweenStepsAreMeasured) {
   const ProgramResult run = bench({"--json"});

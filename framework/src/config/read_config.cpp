@@ -180,7 +180,10 @@ void read_root(Report& report, const toml::table& root, Config& config) {
     return std::optional<TableReader>(TableReader(report, empty, std::string(key), key));
   };
   if (const auto table = section("model")) read_model(*table, config);
-  if (const auto table = section("engine")) read_engine(*table, config.engine);
+  if (const auto table = section("engine")) {
+    read_engine(*table, config.engine);
+    if (table->has("device")) config.device_line = table->line_of("device");
+  }
   if (const auto table = section("linear")) read_linear(*table, config.linear);
   if (const auto table = section("attention")) read_groups(*table, config.attention_sliding, config.attention_global);
   if (const auto table = section("kv_cache")) read_groups(*table, config.kv_sliding, config.kv_global);

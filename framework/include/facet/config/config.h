@@ -78,13 +78,14 @@ struct Config {
   std::filesystem::path base;  // folder that relative paths are taken from, absolute
   ModelConfig model;
   EngineConfig engine;
+  int device_line = 0;             // of engine.device in the file; 0: not in it
   std::vector<LinearRule> linear;  // rules of the file, then the default
   PluginChoice attention_sliding, attention_global;
   PluginChoice kv_sliding, kv_global;
   PluginChoice scheduler;
   std::vector<std::filesystem::path> plugin_paths;  // [plugins] path, absolute
 
-  // The same run: everything but `file` and `base`; plugin paths are compared after resolving them.
+  // The same run: everything but where it was written; plugin paths are compared after resolving them.
   bool operator==(const Config& other) const;
 };
 
