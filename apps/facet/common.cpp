@@ -46,17 +46,28 @@ std::vector<std::filesystem::path> absolute_plugin_dirs(const GlobalOptions& glo
   return directories;
 }
 
-Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) != 0) {}
+Progress::Progress(std::string what, std::chrono::seconds every)
+    : what_(std::move(what)), every_(every), terminal_(isatty(STDERR_FILENO) != 0) {}
 
 Progress::~Progress() {
   if (shown_) std::fputs("\r\033[K", stderr);
 }
 
 void Progress::update(std::size_t done, std::size_t total) {
-  if (!terminal_) return;
+  if (!terminal_) {
+    const auto now = std::chrono::steady_clock::now();
+    if (every_.count() == 0 || now - last_ < every_) return;
+    last_ = now;
+    fmt::print(stderr, "{} {}/{}\n", what_, done, total);
+    return;
+  }
   shown_ = true;
   std::fputs(fmt::format("\r\033[K{} {}/{}", what_, done, total).c_str(), stderr);
   std::fflush(stderr);
+}
+
+void say_phase(std::string_view what) {
+  fmt::print(stderr, "{}\n", what);
 }
 
 std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, const GlobalOptions& global, bool load,

@@ -16,6 +16,9 @@ namespace facet::gemma4 {
 // Quantizes a bf16 matrix in memory, for `model.head = "int8" | "int4"`.
 using QuantizeWeight = std::function<LinearWeight(const LinearWeight& weight, const LinearFormat& format)>;
 
+// Reads weights as a plan with these facts asks for them; facts, source and quantize must outlive it.
+LoadWeight weight_loader(const CheckpointFacts& facts, const WeightSource& source, const QuantizeWeight& quantize);
+
 class Gemma4Model final : public Model {
  public:
   // Reads and packs the weights of `plan`. Every parameter of the model is read exactly once or this throws

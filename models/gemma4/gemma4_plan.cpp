@@ -129,6 +129,11 @@ LinearSpec ModelPlan::spec(std::int32_t layer, std::vector<std::string> names, s
   return made;
 }
 
+LinearGroup ModelPlan::plan_linear(LinearSpec spec) {
+  specs_.push_back(std::move(spec));
+  return assembler_.plan(specs_.back());
+}
+
 void ModelPlan::plan_layers() {
   using Role = abi::LinearRole;
   const ModelConfig& model = facts_.model;
@@ -150,10 +155,10 @@ void ModelPlan::plan_layers() {
       return std::find(members.begin(), members.end(), index) != members.end();
     });
     layers_.push_back(
-        {assembler_.plan(qkv),
-         assembler_.plan(spec(index, {"self_attn.o_proj"}, {model.hidden}, {Role::o}, Role::o, q)),
-         assembler_.plan(gate_up),
-         assembler_.plan(spec(index, {"mlp.down_proj"}, {model.hidden}, {Role::down}, Role::down, model.feed_forward)),
+        {plan_linear(std::move(qkv)),
+         plan_linear(spec(index, {"self_attn.o_proj"}, {model.hidden}, {Role::o}, Role::o, q)),
+         plan_linear(std::move(gate_up)),
+         plan_linear(spec(index, {"mlp.down_proj"}, {model.hidden}, {Role::down}, Role::down, model.feed_forward)),
          attention->get()});
   }
   for (LayerPlan& layer : layers_)
@@ -173,7 +178,7 @@ void ModelPlan::plan_head(const std::string& format) {
   head.max_rows = logit_rows_;
   head.float_output = true;
   head.fusions = abi::kFuseResidualNorm;
-  head_ = std::make_unique<LinearGroup>(assembler_.plan(head));
+  head_ = std::make_unique<LinearGroup>(plan_linear(std::move(head)));
   linears_.push_back(head_.get());
 }
 

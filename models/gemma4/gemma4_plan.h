@@ -67,6 +67,8 @@ class ModelPlan {
 
   const CheckpointFacts& facts() const { return facts_; }
   const std::vector<LinearGroup*>& linears() const { return linears_; }
+  // What was asked for each of linears().
+  const std::vector<LinearSpec>& linear_specs() const { return specs_; }
   std::vector<LayerPlan>& layers() { return layers_; }
   const std::vector<LayerPlan>& layers() const { return layers_; }
   LinearGroup& head() { return *head_; }
@@ -89,6 +91,7 @@ class ModelPlan {
   void plan_attention(const Config& config, PluginRegistry& registry);
   void plan_layers();
   void plan_head(const std::string& format);
+  LinearGroup plan_linear(LinearSpec spec);
   void check_rules(const Config& config) const;
   void lay_out_activations();
   void count_in_place(const LinearModule& module, MemoryPlan& plan) const;
@@ -108,6 +111,7 @@ class ModelPlan {
   std::vector<LayerPlan> layers_;
   std::unique_ptr<LinearGroup> head_;
   std::vector<LinearGroup*> linears_;
+  std::vector<LinearSpec> specs_;
   ActivationLayout activation_layout_;
   std::uint64_t workspace_bytes_ = 0;
 };

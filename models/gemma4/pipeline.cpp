@@ -60,6 +60,16 @@ std::shared_ptr<SharedParts> make_shared_parts(const Config& config, bool only_p
   return parts;
 }
 
+// What another device measured says nothing about this one. One that is not here cannot be held against it.
+void check_tuning(const Config& config, const DeviceProfile& device) {
+  const LinearTuning& tuning = config.tuning;
+  if (tuning.file.empty() || !device.absence().empty() || tuning.device == device.description()) return;
+  throw_error(ErrorKind::config,
+              "{}:{}: linear.tuning: {} was measured on '{}', this device is '{}'; leave the key out, or measure here "
+              "with 'facet bench CONFIG --tune FILE'",
+              config.file.string(), tuning.line, tuning.file.string(), tuning.device, device.description());
+}
+
 }  // namespace
 
 Pipeline::Pipeline(Config config, PipelineOptions options, std::shared_ptr<SharedParts> shared)
@@ -68,6 +78,7 @@ Pipeline::Pipeline(Config config, PipelineOptions options, std::shared_ptr<Share
   std::vector<std::filesystem::path> directories = config_.plugin_paths;
   directories.insert(directories.end(), options_.plugin_dirs.begin(), options_.plugin_dirs.end());
   const DeviceProfile& device = shared_->profile();
+  check_tuning(config_, device);
   registry_ = std::make_unique<PluginRegistry>(shared_->services->table(), std::move(directories),
                                                shared_->backend ? abi::Device::none : device.device());
   plan_ = std::make_unique<ModelPlan>(config_, shared_->source->facts(), *registry_, device);

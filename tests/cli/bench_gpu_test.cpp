@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
+#include <fstream>
 
 #include "config_text.h"
 #include "run_program.h"
@@ -47,9 +48,36 @@ TEST_F(BenchOnGpu, PlansWithoutTheGpuAreThoseOfTheGpu) {
                              "activations", "total", "sequences_that_fit"}) {
       EXPECT_LE(absent[part].get<std::int64_t>(), here[part].get<std::int64_t>()) << name << " " << part;
       // With something left out it is a lower bound.
-      if (absent["left_out"].empty()) EXPECT_EQ(absent[part], here[part]) << name << " " << part;
+      if (absent["left_out"].empty()) {
+        EXPECT_EQ(absent[part], here[part]) << name << " " << part;
+      }
     }
   }
+}
+
+TEST_F(BenchOnGpu, RowThresholdsAreMeasuredAndUsed) {
+  const fs::path folder = fs::path(testing::TempDir()) / "facet_tune_on_gpu";
+  fs::create_directories(folder);
+  const std::string rules = (folder / "tuned.toml").string(), file = (folder / "config.toml").string();
+  const ProgramResult run = run_facet({"bench", config_, "--tune", rules, "--repeat", "3", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  for (const Json& module : run.json()["modules"]) {
+    for (const Json& entry : module["rows"]) {
+      bool stream = false;
+      for (const Json& plugin : entry["plugins"]) {
+        EXPECT_GT(plugin["us"]["min"].get<double>(), 0);
+        stream = stream || plugin["plugin"] == "w4a16_stream";
+      }
+      EXPECT_EQ(stream, entry["rows"] <= 4 && module["layers"] != "lm_head") << module["layers"] << entry.dump();
+    }
+  }
+  std::string text = run_facet({"explain", config_, "--resolved"}).out;
+  text.insert(text.find("[linear]\n") + 9, "tuning = \"tuned.toml\"\n");
+  std::ofstream(file) << text;
+  const ProgramResult tuned = run_facet({"run", file, "--prompt", "def main():", "--max-tokens", "8"});
+  EXPECT_EQ(tuned.exit_code, 0) << tuned.text();
+  EXPECT_THAT(run_facet({"explain", file}).out, HasSubstr("rule linear.tuning tuned.toml:"));
+  fs::remove_all(folder);
 }
 
 TEST_F(BenchOnGpu, ReadRateAndGapsBetweenStepsAreMeasured) {

@@ -64,6 +64,9 @@ TEST_F(BenchTest, NumbersAreDecimal) {
   const ProgramResult run = run_facet(
       {"bench", file, "--prompt-tokens", "010,8", "--generate", "02", "--batch", "1", "2", "--repeat", "01", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.text();
+  EXPECT_THAT(run.err, AllOf(HasSubstr("bench: read rate of the memory\nbench: loading "),
+                             HasSubstr("bench: 1 of 4, batch 1, prompts of 10 tokens, 2 generated"),
+                             HasSubstr("bench: 4 of 4, batch 2, prompts of 8 tokens, 2 generated")));
   const Json document = run.json();
   EXPECT_EQ(document["repeat"], 1);
   std::vector<std::vector<std::int64_t>> shapes;

@@ -125,7 +125,7 @@ TEST_F(PlanAbsentTest, LimitsHold) {
 TEST_F(PlanAbsentTest, NothingElseRunsWithoutTheDevice) {
   for (const char* command : {"run", "bench"}) {
     std::vector<std::string> words = {command};
-    if (words[0] == "run") words.insert(words.end(), {"--prompt-ids", "1,2"});
+    if (words[0] == "run") words.insert(words.end(), {"--prompt-ids", write("ids.jsonl", "[1, 2]\n")});
     const ProgramResult run = facet(words, absent_config());
     EXPECT_EQ(run.exit_code, 2) << run.text();
     EXPECT_THAT(run.err, AllOf(HasSubstr("'cuda' is not available"), HasSubstr("config.toml:4: engine.device")));
