@@ -3,8 +3,10 @@
 #include "bench_measure.h"
 #include "bench_report.h"
 #include "facet/base/log.h"
+#include "facet/base/text.h"
 #include "memory_limit.h"
 #include "request_file.h"
+#include "tune.h"
 
 namespace facet::cli {
 namespace {
@@ -25,7 +27,25 @@ void add_list(CLI::App& command, const char* name, const char* help, std::vector
       ->default_str(fmt::format("{}", fmt::join(values, ",")));
 }
 
+void bench_tune(const BenchOptions& options, const GlobalOptions& global) {
+  const Config config = bench_config(options);
+  Json document;
+  try {
+    const auto pipeline = open_pipeline(config, global, false);
+    check_memory_limit(*pipeline, global);
+    document = tune(*pipeline, options.tune, options.repeat);
+  } catch (const Error& error) {
+    throw in_words_of(options, error);
+  }
+  if (global.json) {
+    print_json(document);
+  } else {
+    print_tuning(document);
+  }
+}
+
 void bench(const BenchOptions& options, const GlobalOptions& global) {
+  if (!options.tune.empty()) return bench_tune(options, global);
   const std::unique_ptr<Bench> opened = open_bench(options, global);
   Bench& machine = *opened;
   std::vector<double> bandwidth = machine.read_rates();
@@ -42,14 +62,13 @@ void bench(const BenchOptions& options, const GlobalOptions& global) {
                    {"bf16_tflop_per_s", spread_json(products)},
                    {"runs", Json::array()}};
   const std::vector<BenchShape> shapes = machine.shapes();
-  {
-    Progress progress("measuring");
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      progress.update(i, shapes.size());
-      document["runs"].push_back(
-          bench_shape_json(shapes[i], machine.measure(shapes[i]), machine.weight_bytes(shapes[i].batch), bandwidth));
-      if (options.profile) document["runs"].back()["profile"] = machine.profile(shapes[i]);
-    }
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const BenchShape& shape = shapes[i];
+    say_phase(fmt::format("bench: {} of {}, batch {}, prompts of {} tokens, {} generated, {} repeats after one", i + 1,
+                          shapes.size(), shape.batch, shape.prompt, shape.generate, options.repeat));
+    document["runs"].push_back(
+        bench_shape_json(shape, machine.measure(shape), machine.weight_bytes(shape.batch), bandwidth));
+    if (options.profile) document["runs"].back()["profile"] = machine.profile(shape);
   }
   document["record"] = run_record(machine.pipeline());
   if (global.json) {
@@ -81,6 +100,11 @@ void add_bench(CLI::App& app, GlobalOptions& global) {
       ->transform(whole_number(0, UINT64_MAX))
       ->capture_default_str();
   command->add_flag("--profile", options->profile, "Trace one more run of each: time by kernel (CUDA)");
+  command
+      ->add_option("--tune", options->tune,
+                   "Measure the linear plugins of the configuration on the model's matrices by row count instead, and "
+                   "write the rules to this file, for linear.tuning")
+      ->check(not_empty());
   add_memory_limit_option(*command, global);
   add_global_options(*command, global);
   command->callback([options, &global] {

@@ -25,7 +25,9 @@ Bench::Bench(const BenchOptions& options, std::unique_ptr<gemma4::Pipeline> pipe
     : options_(options), pipeline_(std::move(pipeline)), random_(options.seed) {
   check_shapes();
   check_memory_limit(*pipeline_, global);
+  say_phase("bench: read rate of the memory");
   measure_read_rates();
+  say_phase(fmt::format("bench: loading {}", pipeline_->shared()->source->description()));
   load_weights(*pipeline_, global);
 }
 

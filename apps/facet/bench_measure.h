@@ -20,6 +20,7 @@ struct BenchOptions {
   std::int64_t repeat = 5;
   std::uint64_t seed = 1;
   bool profile = false;
+  std::string tune;  // file to write; see tune.h
 };
 
 struct BenchShape {

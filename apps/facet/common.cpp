@@ -46,17 +46,28 @@ std::vector<std::filesystem::path> absolute_plugin_dirs(const GlobalOptions& glo
   return directories;
 }
 
-Progress::Progress(std::string what) : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) != 0) {}
+Progress::Progress(std::string what, std::chrono::seconds every)
+    : what_(std::move(what)), every_(every), terminal_(isatty(STDERR_FILENO) != 0) {}
 
 Progress::~Progress() {
   if (shown_) std::fputs("\r\033[K", stderr);
 }
 
 void Progress::update(std::size_t done, std::size_t total) {
-  if (!terminal_) return;
+  if (!terminal_) {
+    const auto now = std::chrono::steady_clock::now();
+    if (every_.count() == 0 || now - last_ < every_) return;
+    last_ = now;
+    fmt::print(stderr, "{} {}/{}\n", what_, done, total);
+    return;
+  }
   shown_ = true;
   std::fputs(fmt::format("\r\033[K{} {}/{}", what_, done, total).c_str(), stderr);
   std::fflush(stderr);
+}
+
+void say_phase(std::string_view what) {
+  fmt::print(stderr, "{}\n", what);
 }
 
 std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, const GlobalOptions& global, bool load,
@@ -64,21 +75,39 @@ std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, 
   return open_pipeline(load_config(config_file), global, load, std::move(shared));
 }
 
-std::unique_ptr<gemma4::Pipeline> open_pipeline(const Config& config, const GlobalOptions& global, bool load,
-                                                std::shared_ptr<gemma4::SharedParts> shared) {
-  gemma4::PipelineOptions options;
-  options.plugin_dirs = absolute_plugin_dirs(global);
-  options.quantize = quantize_weight;
+namespace {
+
+std::unique_ptr<gemma4::Pipeline> planned_pipeline(const Config& config, gemma4::PipelineOptions options,
+                                                   std::shared_ptr<gemma4::SharedParts> shared) {
   std::unique_ptr<gemma4::Pipeline> pipeline;
   try {
     pipeline = load_model_of(
         config, [&] { return std::make_unique<gemma4::Pipeline>(config, std::move(options), std::move(shared)); });
   } catch (Error& error) {
     if (error.message().starts_with("engine.device:"))
-      error.add_context(fmt::format("{}: engine.device = \"{}\"", config.file.string(), config.engine.device));
+      error.add_context(
+          fmt::format("{}:{}: engine.device = \"{}\"", config.file.string(), config.device_line, config.engine.device));
     throw;
   }
   log(LogLevel::info, "resolved config:\n{}", to_toml(pipeline->config()));
+  return pipeline;
+}
+
+}  // namespace
+
+std::unique_ptr<gemma4::Pipeline> open_plan(const std::string& config_file, const GlobalOptions& global) {
+  gemma4::PipelineOptions options;
+  options.plugin_dirs = absolute_plugin_dirs(global);
+  options.only_plan = true;
+  return planned_pipeline(load_config(config_file), std::move(options), nullptr);
+}
+
+std::unique_ptr<gemma4::Pipeline> open_pipeline(const Config& config, const GlobalOptions& global, bool load,
+                                                std::shared_ptr<gemma4::SharedParts> shared) {
+  gemma4::PipelineOptions options;
+  options.plugin_dirs = absolute_plugin_dirs(global);
+  options.quantize = quantize_weight;
+  std::unique_ptr<gemma4::Pipeline> pipeline = planned_pipeline(config, std::move(options), std::move(shared));
   if (load) load_weights(*pipeline, global);
   return pipeline;
 }

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gemma4/pipeline.h"
@@ -42,7 +44,8 @@ std::vector<std::filesystem::path> absolute_plugin_dirs(const GlobalOptions& glo
 // A line that is rewritten on a terminal and absent in a pipe. Writes to stderr.
 class Progress {
  public:
-  explicit Progress(std::string what);
+  // every: elsewhere a line as often as that, for work of minutes; 0: none.
+  explicit Progress(std::string what, std::chrono::seconds every = {});
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -50,15 +53,22 @@ class Progress {
 
  private:
   std::string what_;
+  std::chrono::seconds every_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
   bool terminal_;
   bool shown_ = false;
 };
+
+// One line on stderr for what a silent command does now, terminal or not.
+void say_phase(std::string_view what);
 
 // Plans the pipeline of a config file; with `load`, reads the weights too, showing progress.
 std::unique_ptr<gemma4::Pipeline> open_pipeline(const std::string& config_file, const GlobalOptions& global, bool load,
                                                 std::shared_ptr<gemma4::SharedParts> shared = nullptr);
 std::unique_ptr<gemma4::Pipeline> open_pipeline(const Config& config, const GlobalOptions& global, bool load,
                                                 std::shared_ptr<gemma4::SharedParts> shared = nullptr);
+// The plan alone, where the device of the config is not here too.
+std::unique_ptr<gemma4::Pipeline> open_plan(const std::string& config_file, const GlobalOptions& global);
 // Reads the weights, unless the plan is above what check_memory_limit() allows.
 void load_weights(gemma4::Pipeline& pipeline, const GlobalOptions& global,
                   const std::string& title = "loading weights");

@@ -5,6 +5,7 @@
 #include "explain_json.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
+#include "plan_json.h"
 #include "resolved_config.h"
 
 namespace facet::cli {
@@ -91,6 +92,13 @@ void print_linear(const Json& modules) {
     fmt::print("  {}{}: {}, out {}, in {}\n", place, range.name, text_of(entry["weights"]),
                entry["out_features"].get<std::int64_t>(), entry["in_features"].get<std::int64_t>());
     for (const Json& choice : entry["choices"]) {
+      if (!choice["planned"].get<bool>()) {
+        fmt::print("    rows {}-{}: {}, rule {}, not asked: it plans only on its device\n",
+                   choice["min_rows"].get<std::int64_t>(), choice["max_rows"].get<std::int64_t>(), plugin_text(choice),
+                   text_of(choice["rule"]));
+        print_refusals(choice, 6);
+        continue;
+      }
       const std::string layout = text_of(choice["layout"]);
       fmt::print("    rows {}-{}: {}, rule {}, {}\n", choice["min_rows"].get<std::int64_t>(),
                  choice["max_rows"].get<std::int64_t>(), plugin_text(choice), text_of(choice["rule"]),
@@ -108,6 +116,8 @@ void print_groups(const Json& document) {
     fmt::print("  {} layers {}: {}, rule {}, KV layout {}\n", text_of(entry["group"]),
                layer_ranges(entry["layers"].get<std::vector<std::int64_t>>()), plugin_text(entry),
                text_of(entry["rule"]), text_of(entry["layout"]));
+    if (!entry["planned"].get<bool>())
+      fmt::print("    not asked: it plans only on its device; the layout is the cache's first\n");
     print_refusals(entry, 4);
   }
   fmt::print("kv_cache\n");
@@ -144,7 +154,7 @@ void explain(const ExplainOptions& options, const GlobalOptions& global) {
     print_resolved(options, global);
     return;
   }
-  const auto pipeline = open_pipeline(options.config, global, false);
+  const auto pipeline = open_plan(options.config, global);
   const Json document = explain_json(*pipeline, options.all);
   if (global.json) {
     print_json(document);
@@ -152,6 +162,7 @@ void explain(const ExplainOptions& options, const GlobalOptions& global) {
   }
   fmt::print("{}\ncheckpoint {}\n", text_of(document["config_file"]), text_of(document["checkpoint"]));
   fmt::print("device {}\n", text_of(document["device"]));
+  print_absence(document, "  planned");
   print_linear(document["linear"]);
   print_groups(document);
 }

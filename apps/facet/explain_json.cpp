@@ -2,6 +2,7 @@
 
 #include "facet/sdk/attention.h"
 #include "facet/sdk/linear.h"
+#include "plan_json.h"
 
 namespace facet::cli {
 namespace {
@@ -29,7 +30,7 @@ class Bystanders {
       if (report.plugin == nullptr || report.plugin->descriptor->kind != kKindOf<Interface>) continue;
       Asked asked{report.plugin, {}, report.reason};
       try {
-        if (report.available)
+        if (report.available || registry.runs_on_absent(*report.plugin))
           asked.instance = registry.create<Interface>(*report.plugin, OptionSet(*report.plugin->descriptor));
       } catch (const Error& error) {
         asked.reason = error.message();
@@ -79,10 +80,11 @@ Json module_json(const LinearModule& module, const Bystanders<abi::Linear>* byst
     Json line = {{"min_rows", choice.min_rows}, {"max_rows", choice.max_rows}};
     const LoadedPlugin& plugin = choice.instance->plugin.plugin();
     add_plugin(line, plugin, choice.instance->options, choice.rule);
+    line["planned"] = choice.planned();
     line["layout"] = choice.plan.layout;
     line["packed_bytes"] = choice.plan.packed_bytes;
     line["workspace_bytes"] = choice.plan.workspace_bytes;
-    line["fused"] = sdk::fusions_to_string(choice.problem.fusions);
+    line["fused"] = choice.planned() ? sdk::fusions_to_string(choice.problem.fusions) : std::string();
     line["refused"] = refusals_json(choice.refused);
     if (bystanders != nullptr) line["others"] = bystanders->ask(choice.problem, {&plugin});
     entry["choices"].push_back(std::move(line));
@@ -99,6 +101,7 @@ Json attention_json(gemma4::Pipeline& pipeline, std::size_t group, const Bystand
   const LoadedPlugin& plugin = module.instance().plugin.plugin();
   add_plugin(entry, plugin, module.instance().options,
              (spec.window > 0 ? config.attention_sliding : config.attention_global).key_path);
+  entry["planned"] = module.planned();
   entry["layout"] = sdk::to_string(layout);
   entry["workspace_bytes"] = module.workspace_bytes();
   entry["refused"] = refusals_json(module.refused());
@@ -136,7 +139,8 @@ Json explain_json(gemma4::Pipeline& pipeline, bool ask_all) {
   }
   Json document = {{"config_file", config.file.string()},
                    {"checkpoint", shared.source->description()},
-                   {"device", shared.backend->description()},
+                   {"device", shared.profile().description()},
+                   {"device_absent", absence_json(pipeline)},
                    {"threads", shared.services->table()->worker_count},
                    {"cpu_features", describe_cpu_features(shared.services->table()->cpu_features)},
                    {"linear", Json::array()},

@@ -22,7 +22,7 @@ std::uint64_t physical_memory() {
 constexpr std::int64_t kTokenStep = 256;
 
 bool on_gpu(const gemma4::Pipeline& pipeline) {
-  return pipeline.shared()->backend->device() != abi::Device::cpu;
+  return pipeline.shared()->profile().device() != abi::Device::cpu;
 }
 
 // Plans the same config again with other sizes and says how many bytes it takes.

@@ -1,5 +1,4 @@
 // facet plan: every byte before anything is loaded, and what would fit a limit.
-#include <cmath>
 #include <cstdio>
 
 #include "byte_size.h"
@@ -7,6 +6,7 @@
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "memory_limit.h"
+#include "plan_json.h"
 
 namespace facet::cli {
 namespace {
@@ -15,31 +15,19 @@ struct PlanOptions {
   std::string config;
 };
 
-// KV bytes of one sequence of max_context tokens: its share of every pool.
-std::uint64_t sequence_bytes(const KvManager& kv) {
-  std::uint64_t bytes = 0;
-  for (const KvGroup& group : kv.groups()) {
-    if (group.plan.block_count <= 0) continue;
-    const long double share =
-        static_cast<long double>(group.plan.sequence_blocks) / static_cast<long double>(group.plan.block_count);
-    bytes += static_cast<std::uint64_t>(std::ceil(static_cast<long double>(group.plan.pool_bytes) * share));
+// Where the device is not here: what the numbers are worth.
+void print_worth(const Json& document) {
+  if (document["device_absent"].is_null()) return;
+  print_absence(document, "planned");
+  fmt::print("  its memory is not known, so nothing but --memory-limit bounds this plan\n");
+  for (const Json& entry : document["left_out"]) {
+    fmt::print("  {} plugin '{}' plans only on its device; left out in {} places: {}\n",
+               entry["kind"].get<std::string>(), entry["plugin"].get<std::string>(), entry["places"].get<std::size_t>(),
+               entry["leaves_out"].get<std::string>());
   }
-  return bytes;
-}
-
-Json plan_json(const gemma4::Pipeline& pipeline) {
-  const MemoryPlan memory = pipeline.memory();
-  const EngineConfig& engine = pipeline.config().engine;
-  Json document = {{"config_file", pipeline.config().file.string()},
-                   {"checkpoint", pipeline.shared()->source->description()}};
-  document.update(memory_json(memory));
-  document["total"] = memory_use(pipeline).total();
-  document["kv_per_sequence"] = sequence_bytes(pipeline.plan().kv());
-  document["max_sequences"] = engine.max_sequences;
-  document["max_context"] = engine.max_context;
-  document["max_step_tokens"] = engine.max_step_tokens;
-  document["max_sequence_tokens"] = pipeline.plan().kv().max_sequence_tokens();
-  return document;
+  fmt::print("  {}\n", document["left_out"].empty()
+                           ? "every plugin plans without its device: a GPU gives the same numbers"
+                           : "the numbers without that are those of a GPU, and the total is a lower bound");
 }
 
 void print_plan(const gemma4::Pipeline& pipeline, const Json& document) {
@@ -59,34 +47,23 @@ void print_plan(const gemma4::Pipeline& pipeline, const Json& document) {
   const auto one = document["kv_per_sequence"].get<std::uint64_t>();
   fmt::print("{} sequences of {} tokens fit the KV pools at the same time; each takes {} bytes ({})\n",
              memory.sequences_that_fit, pipeline.config().engine.max_context, one, format_bytes(one));
-}
-
-// CUDA plugins size workspace and packed weights by the GPU they run on, so without one there is no plan.
-std::unique_ptr<gemma4::Pipeline> open_planned(const std::string& config_file, const GlobalOptions& global) {
-  const Config config = load_config(config_file);
-  try {
-    return open_pipeline(config, global, false);
-  } catch (Error& error) {
-    if (config.engine.device == "cuda")
-      error.add_context(
-          fmt::format("{}: a plan for CUDA asks plugins that size their memory by the GPU they find, so "
-                      "it is made on a machine that has one",
-                      config_file));
-    throw;
-  }
+  print_worth(document);
+  if (document.contains("within_limit") && document["within_limit"].is_null())
+    fmt::print("whether the limit holds is not known: the plan is below it, with something left out\n");
 }
 
 void plan(const PlanOptions& options, const GlobalOptions& global) {
   const bool limited = !global.memory_limit.empty();
   const std::uint64_t limit = limited ? parse_byte_size(global.memory_limit, "--memory-limit") : 0;
-  const auto pipeline = open_planned(options.config, global);
+  const auto pipeline = open_plan(options.config, global);
   const bool above = limited && memory_use(*pipeline).total() > limit;
   Json document = plan_json(*pipeline);
   Json fits = Json::object();
   if (above) fits = what_fits(*pipeline, global, limit);
   if (limited) {
     document["memory_limit"] = limit;
-    document["within_limit"] = !above;
+    // A lower bound below the limit says nothing.
+    document["within_limit"] = above || document["left_out"].empty() ? Json(!above) : Json();
     if (above) document["would_fit"] = fits;
   }
   if (global.json) {

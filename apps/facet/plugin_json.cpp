@@ -9,11 +9,10 @@ struct Word {
   std::uint64_t bit;
   const char* text;
 };
-constexpr Word kFlags[] = {{abi::kGraphSafe, "graph_safe"},
-                           {abi::kDeterministic, "deterministic"},
-                           {abi::kBatchInvariant, "batch_invariant"},
-                           {abi::kNeedsPack, "needs_pack"},
-                           {abi::kRunReentrant, "run_reentrant"}};
+constexpr Word kFlags[] = {
+    {abi::kGraphSafe, "graph_safe"},           {abi::kDeterministic, "deterministic"},
+    {abi::kBatchInvariant, "batch_invariant"}, {abi::kNeedsPack, "needs_pack"},
+    {abi::kRunReentrant, "run_reentrant"},     {abi::kPlansWithoutDevice, "plans_without_device"}};
 constexpr Word kPhases[] = {{abi::kPrefill, "prefill"}, {abi::kDecode, "decode"}};
 constexpr Word kDevices[] = {{static_cast<std::uint64_t>(abi::Device::cpu), "cpu"},
                              {static_cast<std::uint64_t>(abi::Device::cuda), "cuda"}};

@@ -50,7 +50,7 @@ QuantizeReport write_nearest(const QuantizeSettings& settings, QuantizeJob& job,
     report["evaluation"] = evaluate_quantized(bench, read_evaluation(settings, bench.facts.model),
                                               quantize_table(bench, nullptr), finished_head(bench, nullptr), matrix_of);
   }
-  Progress progress("quantizing");
+  Progress progress("quantizing", std::chrono::seconds(10));
   return quantize_checkpoint(job, [&](const QuantizeProgress& step) {
     progress.update(static_cast<std::size_t>(step.done), static_cast<std::size_t>(step.total));
   });
@@ -122,6 +122,7 @@ QuantizeReport write_calibrated(const QuantizeSettings& settings, QuantizeJob& j
     const std::string module = matrix.name.substr(0, matrix.name.rfind(".weight"));
     return work.load(part_of.at(module), module);
   };
+  say_phase(fmt::format("quantize: writing {}", settings.out));
   QuantizeReport written = quantize_checkpoint(job);
   work.remove();
   return written;

@@ -22,6 +22,15 @@ std::int64_t recorded_context(std::int64_t tokens, std::int64_t longest) {
 
 }  // namespace
 
+LoadWeight weight_loader(const CheckpointFacts& facts, const WeightSource& source, const QuantizeWeight& quantize) {
+  return [&](const LinearSpec::Part& part, std::int64_t in_features) {
+    const std::string name = full_name(facts, part.name);
+    LinearWeight weight = source.linear(name, part.out_features, in_features);
+    if (stored_format(facts, name, in_features) == part.format) return weight;
+    return quantize(weight, part.format);
+  };
+}
+
 Gemma4Model::Gemma4Model(ModelPlan& plan, const WeightSource& source, Backend& backend, WeightStore& store,
                          const QuantizeWeight& quantize, const std::function<void(std::size_t, std::size_t)>& progress)
     : plan_(plan),
@@ -65,13 +74,7 @@ void Gemma4Model::load_vectors(const WeightSource& source) {
 
 void Gemma4Model::load_linears(const WeightSource& source, WeightStore& store, const QuantizeWeight& quantize,
                                const std::function<void(std::size_t, std::size_t)>& progress) {
-  const CheckpointFacts& facts = plan_.facts();
-  const LoadWeight load = [&](const LinearSpec::Part& part, std::int64_t in_features) {
-    const std::string name = full_name(facts, part.name);
-    LinearWeight weight = source.linear(name, part.out_features, in_features);
-    if (stored_format(facts, name, in_features) == part.format) return weight;
-    return quantize(weight, part.format);
-  };
+  const LoadWeight load = weight_loader(plan_.facts(), source, quantize);
   std::size_t done = 0;
   for (LinearGroup* group : plan_.linears()) {
     for (LinearModule& module : group->modules()) module.load(load, store);

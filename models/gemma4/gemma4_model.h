@@ -18,6 +18,9 @@ enum class StepPart : std::int32_t;
 // Quantizes a bf16 matrix in memory, for `model.head = "int8" | "int4"`.
 using QuantizeWeight = std::function<LinearWeight(const LinearWeight& weight, const LinearFormat& format)>;
 
+// Reads weights as a plan with these facts asks for them; facts, source and quantize must outlive it.
+LoadWeight weight_loader(const CheckpointFacts& facts, const WeightSource& source, const QuantizeWeight& quantize);
+
 class Gemma4Model final : public Model {
  public:
   // Reads and packs the weights of `plan`. Every parameter of the model is read exactly once or this throws

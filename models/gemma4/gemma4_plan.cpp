@@ -60,10 +60,10 @@ LinearFormat stored_format(const CheckpointFacts& facts, const std::string& full
           scheme->group_size < 0 ? in_features : scheme->group_size, scheme->symmetric};
 }
 
-ModelPlan::ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, const Backend& backend)
+ModelPlan::ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, const DeviceProfile& device)
     : facts_(std::move(facts)),
-      backend_(backend),
-      assembler_(config, registry, backend.device(), backend.activation_type()),
+      device_(device),
+      assembler_(config, registry, device.device(), device.activation_type()),
       max_step_tokens_(config.engine.max_step_tokens),
       logit_rows_(std::min(kLogitRows, max_step_tokens_)),
       max_context_(config.engine.max_context) {
@@ -106,8 +106,8 @@ void ModelPlan::plan_attention(const Config& config, PluginRegistry& registry) {
   std::vector<KvGroup> groups;
   for (const KvGroupSpec& spec : specs) {
     AttentionAssembly assembly =
-        assemble_attention(config, registry, backend_.device(), spec,
-                           {facts_.model.query_heads, 1.0f, backend_.activation_type()}, limits, max_step_tokens_);
+        assemble_attention(config, registry, device_.device(), spec,
+                           {facts_.model.query_heads, 1.0f, device_.activation_type()}, limits, max_step_tokens_);
     groups.push_back(std::move(assembly.cache));
     attention_.push_back(std::move(assembly.attention));
   }
@@ -127,6 +127,11 @@ LinearSpec ModelPlan::spec(std::int32_t layer, std::vector<std::string> names, s
   made.layer = layer;
   made.max_rows = max_step_tokens_;
   return made;
+}
+
+LinearGroup ModelPlan::plan_linear(LinearSpec spec) {
+  specs_.push_back(std::move(spec));
+  return assembler_.plan(specs_.back());
 }
 
 void ModelPlan::plan_layers() {
@@ -150,10 +155,10 @@ void ModelPlan::plan_layers() {
       return std::find(members.begin(), members.end(), index) != members.end();
     });
     layers_.push_back(
-        {assembler_.plan(qkv),
-         assembler_.plan(spec(index, {"self_attn.o_proj"}, {model.hidden}, {Role::o}, Role::o, q)),
-         assembler_.plan(gate_up),
-         assembler_.plan(spec(index, {"mlp.down_proj"}, {model.hidden}, {Role::down}, Role::down, model.feed_forward)),
+        {plan_linear(std::move(qkv)),
+         plan_linear(spec(index, {"self_attn.o_proj"}, {model.hidden}, {Role::o}, Role::o, q)),
+         plan_linear(std::move(gate_up)),
+         plan_linear(spec(index, {"mlp.down_proj"}, {model.hidden}, {Role::down}, Role::down, model.feed_forward)),
          attention->get()});
   }
   for (LayerPlan& layer : layers_)
@@ -173,7 +178,7 @@ void ModelPlan::plan_head(const std::string& format) {
   head.max_rows = logit_rows_;
   head.float_output = true;
   head.fusions = abi::kFuseResidualNorm;
-  head_ = std::make_unique<LinearGroup>(assembler_.plan(head));
+  head_ = std::make_unique<LinearGroup>(plan_linear(std::move(head)));
   linears_.push_back(head_.get());
 }
 
@@ -212,7 +217,7 @@ void ModelPlan::lay_out_activations() {
     pairs = std::max(pairs, layer.rotary_live);
   }
   Arena arena;
-  const auto element = static_cast<std::uint64_t>(sdk::element_bytes(backend_.activation_type()));
+  const auto element = static_cast<std::uint64_t>(sdk::element_bytes(device_.activation_type()));
   const auto rows = [&](std::int64_t count, std::int64_t width, std::uint64_t bytes) {
     return arena.add(static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(width) * bytes);
   };
@@ -269,7 +274,7 @@ void ModelPlan::count_embedding(MemoryPlan& plan) const {
   const bool shared = !facts_.own_head && head.reads_in_place() && head.parts().front().format == format;
   if (!shared) plan.weights_mapped += format.value_bytes(rows, width);
   plan.weights_unpacked += format.side_bytes(rows, width);
-  plan.weights += backend_.placed_bytes(format.value_bytes(rows, width), format.side_bytes(rows, width));
+  plan.weights += device_.placed_bytes(format.value_bytes(rows, width), format.side_bytes(rows, width));
 }
 
 MemoryPlan ModelPlan::memory() const {

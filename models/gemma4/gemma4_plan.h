@@ -63,11 +63,13 @@ LinearFormat stored_format(const CheckpointFacts& facts, const std::string& full
 class ModelPlan {
  public:
   // Asks every plugin; throws Error(config | plugin) with all reasons.
-  ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, const Backend& backend);
+  ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, const DeviceProfile& device);
 
   const CheckpointFacts& facts() const { return facts_; }
   const Backend& backend() const { return backend_; }
   const std::vector<LinearGroup*>& linears() const { return linears_; }
+  // What was asked for each of linears().
+  const std::vector<LinearSpec>& linear_specs() const { return specs_; }
   std::vector<LayerPlan>& layers() { return layers_; }
   const std::vector<LayerPlan>& layers() const { return layers_; }
   LinearGroup& head() { return *head_; }
@@ -90,6 +92,7 @@ class ModelPlan {
   void plan_attention(const Config& config, PluginRegistry& registry);
   void plan_layers();
   void plan_head(const std::string& format);
+  LinearGroup plan_linear(LinearSpec spec);
   void check_rules(const Config& config) const;
   void lay_out_activations();
   void count_in_place(const LinearModule& module, MemoryPlan& plan) const;
@@ -98,7 +101,7 @@ class ModelPlan {
                   std::vector<abi::LinearRole> roles, abi::LinearRole stacked, std::int64_t in) const;
 
   CheckpointFacts facts_;
-  const Backend& backend_;
+  const DeviceProfile& device_;
   LinearAssembler assembler_;
   std::int64_t max_step_tokens_;
   std::int64_t logit_rows_;
@@ -109,6 +112,7 @@ class ModelPlan {
   std::vector<LayerPlan> layers_;
   std::unique_ptr<LinearGroup> head_;
   std::vector<LinearGroup*> linears_;
+  std::vector<LinearSpec> specs_;
   ActivationLayout activation_layout_;
   std::uint64_t workspace_bytes_ = 0;
 };

@@ -18,7 +18,30 @@ std::string device_of(const Config& config) {
   return "cpu";
 }
 
-std::shared_ptr<SharedParts> make_shared_parts(const Config& config) {
+// "no GPU: ..." of "engine.device: 'cuda' is not available: no GPU: ...; use ...".
+std::string absence_of(const Error& error) {
+  std::string reason = error.message();
+  constexpr std::string_view kBefore = "not available: ";
+  const std::size_t begin = reason.find(kBefore), end = reason.rfind("; use ");
+  if (begin == std::string::npos || end == std::string::npos || end < begin) return reason;
+  return reason.substr(begin + kBefore.size(), end - begin - kBefore.size());
+}
+
+// With `only_plan` a GPU that cannot be used is no mistake.
+void open_device(SharedParts& parts, bool only_plan) {
+  if (parts.device != "cuda") {
+    parts.backend = make_cpu_backend(*parts.services);
+    return;
+  }
+  try {
+    parts.backend = make_cuda_backend();
+  } catch (const Error& error) {
+    if (!only_plan) throw;
+    parts.absent = make_absent_cuda(absence_of(error));
+  }
+}
+
+std::shared_ptr<SharedParts> make_shared_parts(const Config& config, bool only_plan) {
   auto parts = std::make_shared<SharedParts>();
   parts->services = std::make_unique<HostServices>(config.engine.threads, config.engine.cpu_isa);
   if (config.model.synthetic.empty()) {
@@ -28,8 +51,8 @@ std::shared_ptr<SharedParts> make_shared_parts(const Config& config) {
     parts->source = make_synthetic_source(config.model.synthetic, kSyntheticSeed, *parts->services->table());
   }
   parts->device = device_of(config);
-  parts->backend = parts->device == "cuda" ? make_cuda_backend() : make_cpu_backend(*parts->services);
-  parts->store = std::make_unique<WeightStore>(*parts->backend);
+  open_device(*parts, only_plan);
+  if (parts->backend) parts->store = std::make_unique<WeightStore>(*parts->backend);
   parts->model_path = config.model.path;
   parts->synthetic = config.model.synthetic;
   parts->threads = config.engine.threads;
@@ -37,15 +60,28 @@ std::shared_ptr<SharedParts> make_shared_parts(const Config& config) {
   return parts;
 }
 
+// What another device measured says nothing about this one. One that is not here cannot be held against it.
+void check_tuning(const Config& config, const DeviceProfile& device) {
+  const LinearTuning& tuning = config.tuning;
+  if (tuning.file.empty() || !device.absence().empty() || tuning.device == device.description()) return;
+  throw_error(ErrorKind::config,
+              "{}:{}: linear.tuning: {} was measured on '{}', this device is '{}'; leave the key out, or measure here "
+              "with 'facet bench CONFIG --tune FILE'",
+              config.file.string(), tuning.line, tuning.file.string(), tuning.device, device.description());
+}
+
 }  // namespace
 
 Pipeline::Pipeline(Config config, PipelineOptions options, std::shared_ptr<SharedParts> shared)
     : config_(std::move(config)), options_(std::move(options)), shared_(std::move(shared)) {
-  if (!shared_) shared_ = make_shared_parts(config_);
+  if (!shared_) shared_ = make_shared_parts(config_, options_.only_plan);
   std::vector<std::filesystem::path> directories = config_.plugin_paths;
   directories.insert(directories.end(), options_.plugin_dirs.begin(), options_.plugin_dirs.end());
-  registry_ = std::make_unique<PluginRegistry>(shared_->services->table(), std::move(directories));
-  plan_ = std::make_unique<ModelPlan>(config_, shared_->source->facts(), *registry_, *shared_->backend);
+  const DeviceProfile& device = shared_->profile();
+  check_tuning(config_, device);
+  registry_ = std::make_unique<PluginRegistry>(shared_->services->table(), std::move(directories),
+                                               shared_->backend ? abi::Device::none : device.device());
+  plan_ = std::make_unique<ModelPlan>(config_, shared_->source->facts(), *registry_, device);
   make_scheduler();
 }
 

@@ -15,7 +15,8 @@ namespace facet::gemma4 {
 // What several pipelines can have in common: threads, the mapped checkpoint, and packed weights.
 struct SharedParts {
   std::unique_ptr<HostServices> services;
-  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Backend> backend;        // null: the device is not here, and only a plan can be made
+  std::unique_ptr<DeviceProfile> absent;   // in its place
   std::unique_ptr<Checkpoint> checkpoint;  // null for a synthetic model
   std::unique_ptr<WeightSource> source;
   std::unique_ptr<WeightStore> store;
@@ -24,11 +25,14 @@ struct SharedParts {
   std::string device;  // "cpu" or "cuda"
   std::int64_t threads = 0;
   std::string cpu_isa;
+
+  const DeviceProfile& profile() const { return backend ? *backend : *absent; }
 };
 
 struct PipelineOptions {
   std::vector<std::filesystem::path> plugin_dirs;  // --plugin-dir
   QuantizeWeight quantize;                         // needed when model.head asks for another format
+  bool only_plan = false;  // without a GPU, plan a CUDA configuration all the same; load() is not called then
 };
 
 class Pipeline {

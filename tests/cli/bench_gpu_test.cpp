@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
+#include <fstream>
 
 #include "config_text.h"
 #include "run_program.h"
@@ -16,12 +17,11 @@ class BenchOnGpu : public testing::Test {
  protected:
   void SetUp() override {
     const ProgramResult run = run_facet({"plan", config_, "--json"});
-    if (run.exit_code == 0) {
-      plan_ = run.json();
-      return;
-    }
-    if (std::getenv("FACET_REQUIRE_GPU") != nullptr) FAIL() << run.text();
-    GTEST_SKIP() << run.err;
+    ASSERT_EQ(run.exit_code, 0) << run.text();
+    plan_ = run.json();
+    if (plan_["device_absent"].is_null()) return;
+    if (std::getenv("FACET_REQUIRE_GPU") != nullptr) FAIL() << plan_["device_absent"];
+    GTEST_SKIP() << plan_["device_absent"];
   }
   ProgramResult bench(std::vector<std::string> more) const {
     std::vector<std::string> arguments = {"bench",      config_, "--prompt-tokens", "40", "--batch", "1,3",
@@ -33,6 +33,52 @@ class BenchOnGpu : public testing::Test {
   const std::string config_ = (fs::path(FACET_SOURCE_DIR) / "configs/cuda/docs-22m.toml").string();
   Json plan_;
 };
+
+// What a plan says without the GPU, the GPU says too.
+TEST_F(BenchOnGpu, PlansWithoutTheGpuAreThoseOfTheGpu) {
+  for (const char* name : {"configs/cuda/docs-22m.toml", "configs/cuda/gemma4-12b-synthetic.toml",
+                           "configs/lab/05-ring.toml", "configs/lab/06-final.toml"}) {
+    const std::string config = (fs::path(FACET_SOURCE_DIR) / name).string();
+    const ProgramResult hidden = run_facet({"plan", config, "--json"}, {}, {{"CUDA_VISIBLE_DEVICES", ""}});
+    ASSERT_EQ(hidden.exit_code, 0) << hidden.text();
+    const Json absent = hidden.json(), here = run_facet({"plan", config, "--json"}).json();
+    ASSERT_TRUE(here["device_absent"].is_null());
+    ASSERT_TRUE(absent["device_absent"].is_string());
+    for (const char* part : {"weights", "weights_unpacked", "weights_mapped", "kv_sliding", "kv_global", "workspace",
+                             "activations", "total", "sequences_that_fit"}) {
+      EXPECT_LE(absent[part].get<std::int64_t>(), here[part].get<std::int64_t>()) << name << " " << part;
+      // With something left out it is a lower bound.
+      if (absent["left_out"].empty()) {
+        EXPECT_EQ(absent[part], here[part]) << name << " " << part;
+      }
+    }
+  }
+}
+
+TEST_F(BenchOnGpu, RowThresholdsAreMeasuredAndUsed) {
+  const fs::path folder = fs::path(testing::TempDir()) / "facet_tune_on_gpu";
+  fs::create_directories(folder);
+  const std::string rules = (folder / "tuned.toml").string(), file = (folder / "config.toml").string();
+  const ProgramResult run = run_facet({"bench", config_, "--tune", rules, "--repeat", "3", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  for (const Json& module : run.json()["modules"]) {
+    for (const Json& entry : module["rows"]) {
+      bool stream = false;
+      for (const Json& plugin : entry["plugins"]) {
+        EXPECT_GT(plugin["us"]["min"].get<double>(), 0);
+        stream = stream || plugin["plugin"] == "w4a16_stream";
+      }
+      EXPECT_EQ(stream, entry["rows"] <= 4 && module["layers"] != "lm_head") << module["layers"] << entry.dump();
+    }
+  }
+  std::string text = run_facet({"explain", config_, "--resolved"}).out;
+  text.insert(text.find("[linear]\n") + 9, "tuning = \"tuned.toml\"\n");
+  std::ofstream(file) << text;
+  const ProgramResult tuned = run_facet({"run", file, "--prompt", "def main():", "--max-tokens", "8"});
+  EXPECT_EQ(tuned.exit_code, 0) << tuned.text();
+  EXPECT_THAT(run_facet({"explain", file}).out, HasSubstr("rule linear.tuning tuned.toml:"));
+  fs::remove_all(folder);
+}
 
 TEST_F(BenchOnGpu, ReadRateAndGapsBetweenStepsAreMeasured) {
   const ProgramResult run = bench({"--json"});

@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"no_devices", {"devices is 0x0", "0x3", "rebuild"}, false},
         Broken{"unknown_device", {"devices is 0x11", "0x3", "rebuild"}, false},
         Broken{"unknown_phase", {"phases is 0xc", "0x3", "rebuild"}, false},
-        Broken{"unknown_flag", {"flags is 0x200", "0x1f", "update this program"}, false},
+        Broken{"unknown_flag", {"flags is 0x200", "0x3f", "update this program"}, false},
         Broken{"null_create", {"create is null", "needed is a function", "rebuild"}, false},
         Broken{"null_destroy", {"destroy is null", "needed is a function", "rebuild"}, false}),
     [](const auto& broken) { return std::string(broken.param.fixture); });

@@ -60,7 +60,11 @@ TEST_F(QuantizeCommandTest, GptqBeatsRoundToNearestAndSaysSo) {
   ASSERT_EQ(nearest.exit_code, 0) << nearest.text();
   const ProgramResult run = quantize("gptq", gptq({"--evaluate", few, "--json"}));
   ASSERT_EQ(run.exit_code, 0) << run.text();
-  EXPECT_THAT(run.err, HasSubstr("beside the mapped checkpoint"));
+  // In a pipe each layer has a line, with the share of the work that is done.
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr("beside the mapped checkpoint"), HasSubstr("\nquantizing layer 1 of 3, 0 %\n"),
+                    testing::ContainsRegex("\nquantizing layer 3 of 3, [1-9][0-9]? %, [0-9]+:[0-9][0-9] left\n"),
+                    HasSubstr("\nquantize: writing "), Not(HasSubstr("\r"))));
   const Json made = report(folder_ / "gptq"), plain = report(folder_ / "rtn");
   EXPECT_EQ(run.json()["evaluation"], made["evaluation"]);
   const double source = made["evaluation"]["source_nll"], nll = made["evaluation"]["nll"];

@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <system_error>
 
 #include "config/paths.h"
 #include "config/table_reader.h"
 #include "config/toml_library.h"
+#include "config/tuning.h"
 #include "facet/base/limits.h"
 #include "facet/config/config.h"
 
@@ -100,7 +102,8 @@ void read_engine(const TableReader& table, EngineConfig& engine) {
   }
 }
 
-void read_linear(const TableReader& table, std::vector<LinearRule>& linear) {
+std::vector<LinearRule> read_rules(const TableReader& table) {
+  std::vector<LinearRule> linear;
   for (const TableReader& entry : table.tables("rules", "linear.rules")) {
     LinearRule rule;
     rule.layers = entry.text("layers", rule.layers);
@@ -113,9 +116,19 @@ void read_linear(const TableReader& table, std::vector<LinearRule>& linear) {
     rule.choice = required_choice(entry);
     linear.push_back(std::move(rule));
   }
+  return linear;
+}
+
+void read_linear(const TableReader& table, Config& config) {
+  config.linear = read_rules(table);
+  if (table.has("tuning")) {
+    config.tuning.line = table.line_of("tuning");
+    if (const std::string file = table.text("tuning", ""); !file.empty())
+      config.tuning.file = config::resolved(config.base, file);
+  }
   LinearRule standard;
   standard.choice = required_choice(table);
-  linear.push_back(std::move(standard));
+  config.linear.push_back(std::move(standard));
 }
 
 // What a group runs with: its own plugin and nothing else, or the default with the group's options on top.
@@ -180,8 +193,11 @@ void read_root(Report& report, const toml::table& root, Config& config) {
     return std::optional<TableReader>(TableReader(report, empty, std::string(key), key));
   };
   if (const auto table = section("model")) read_model(*table, config);
-  if (const auto table = section("engine")) read_engine(*table, config.engine);
-  if (const auto table = section("linear")) read_linear(*table, config.linear);
+  if (const auto table = section("engine")) {
+    read_engine(*table, config.engine);
+    if (table->has("device")) config.device_line = table->line_of("device");
+  }
+  if (const auto table = section("linear")) read_linear(*table, config);
   if (const auto table = section("attention")) read_groups(*table, config.attention_sliding, config.attention_global);
   if (const auto table = section("kv_cache")) read_groups(*table, config.kv_sliding, config.kv_global);
   if (const auto table = section("scheduler")) config.scheduler = required_choice(*table);
@@ -212,6 +228,30 @@ bool is_plugin_path(std::string_view plugin) {
 
 fs::path plugin_file(const Config& config, std::string_view plugin) {
   return config::resolved(config.base, fs::path(plugin));
+}
+
+void config::add_tuned_rules(std::string_view text, Config& config) {
+  const std::string name = config.tuning.file.string();
+  const toml::table root = parse_toml(text, name);
+  Report report(name);
+  const TableReader file(report, root, "", "tuning file");
+  const std::optional<TableReader> tuning = file.table("tuning", "tuning"),
+                                   linear = file.table("linear", "tuned linear");
+  if (tuning) config.tuning.device = tuning->text("device", "");
+  if (!tuning || !tuning->has("device"))
+    report.add(1, "tuning.device", "missing; 'facet bench --tune FILE' writes a tuning file, with the device's name");
+  std::vector<LinearRule> rules = linear ? read_rules(*linear) : std::vector<LinearRule>();
+  if (rules.empty()) report.add(1, "linear.rules", "missing; a tuning file has at least one rule");
+  report.throw_if_any();
+  for (LinearRule& rule : rules) {
+    // Whatever is wrong with a rule later on is found by the key that brought it in, and by its own place.
+    rule.choice.key_path = fmt::format("linear.tuning {}:{} {}", config.tuning.file.filename().string(),
+                                       rule.choice.line, rule.choice.key_path);
+    rule.choice.line = config.tuning.line;
+    for (OptionEntry& option : rule.choice.options) option.line = config.tuning.line;
+  }
+  config.linear.insert(config.linear.begin(), std::make_move_iterator(rules.begin()),
+                       std::make_move_iterator(rules.end()));
 }
 
 Config parse_config(std::string_view text, const std::string& name, const fs::path& base) {

@@ -20,7 +20,7 @@ const std::vector<TableSchema>& table_schemas() {
       {"", {"model", "engine", "linear", "attention", "kv_cache", "scheduler", "plugins"}},
       {"model", {"path", "synthetic", "head"}},
       {"engine", {"device", "max_sequences", "max_context", "max_step_tokens", "prefill_chunk", "threads", "cpu_isa"}},
-      {"linear", {"plugin", "options", "fallback", "rules"}},
+      {"linear", {"plugin", "options", "fallback", "rules", "tuning"}},
       {"linear.rules", {"layers", "min_rows", "max_rows", "plugin", "options", "fallback"}},
       {"attention", {"plugin", "options", "fallback", "sliding", "global"}},
       {"attention.sliding", {"plugin", "options", "fallback"}},
@@ -30,6 +30,9 @@ const std::vector<TableSchema>& table_schemas() {
       {"kv_cache.global", {"plugin", "options", "fallback"}},
       {"scheduler", {"plugin", "options", "fallback"}},
       {"plugins", {"path"}},
+      {"tuning file", {"tuning", "linear"}, true},
+      {"tuning", {"device", "model", "facet_version", "max_step_tokens", "repeat"}, true},
+      {"tuned linear", {"rules"}, true},
   };
   return schemas;
 }
@@ -43,7 +46,7 @@ std::string table_title(const TableSchema& schema, std::string_view key) {
 std::string owners(const TableSchema& schema, std::string_view key) {
   std::string text;
   for (const TableSchema& other : table_schemas()) {
-    if (&other == &schema || !has_key(other, key)) continue;
+    if (&other == &schema || other.tuning || !has_key(other, key)) continue;
     text += (text.empty() ? "" : " or ") + table_title(other, key);
   }
   return text;
@@ -52,7 +55,7 @@ std::string owners(const TableSchema& schema, std::string_view key) {
 std::string nearest_elsewhere(const TableSchema& schema, std::string_view key) {
   std::vector<std::string> names;
   for (const TableSchema& other : table_schemas()) {
-    if (&other != &schema) names.insert(names.end(), other.keys.begin(), other.keys.end());
+    if (&other != &schema && !other.tuning) names.insert(names.end(), other.keys.begin(), other.keys.end());
   }
   return nearest_name(key, names);
 }
@@ -73,14 +76,14 @@ std::string unknown_key_text(const TableSchema& schema, std::string_view key, bo
   if (has_key(schema, fold)) {
     return fmt::format("{}; names are lower case with '_' and case-sensitive: write '{}'", what, fold);
   }
-  if (const std::string others = owners(schema, fold); !others.empty()) {
+  if (const std::string others = owners(schema, fold); !others.empty() && !schema.tuning) {
     const std::string spelling = fold == key ? "" : fmt::format(", spelt '{}'", fold);
     return fmt::format("{}; it belongs in {}{}", what, others, spelling);
   }
   if (const std::string near = nearest_name(fold, schema.keys); !near.empty()) {
     return fmt::format("{}; did you mean '{}'?", what, near);
   }
-  if (const std::string near = nearest_elsewhere(schema, fold); !near.empty()) {
+  if (const std::string near = nearest_elsewhere(schema, fold); !near.empty() && !schema.tuning) {
     return fmt::format("{}; did you mean '{}', which belongs in {}? Known here: {}", what, near, owners(schema, near),
                        joined(schema.keys));
   }

@@ -10,6 +10,7 @@ namespace facet::config {
 struct TableSchema {
   std::string name;  // "engine", "linear.rules"; "" is the file itself
   std::vector<std::string> keys;
+  bool tuning = false;  // of a tuning file, which is no place for keys of a configuration
 };
 
 // The schema with that name; it must exist.

@@ -129,6 +129,11 @@ std::string toml_engine(const EngineConfig& engine) {
       engine.threads, toml_text(engine.cpu_isa));
 }
 
+std::string toml_rule(const LinearRule& rule) {
+  return fmt::format("[[linear.rules]]\nlayers = {}\nmin_rows = {}\nmax_rows = {}\n{}", toml_text(rule.layers),
+                     rule.min_rows, rule.max_rows, toml_choice(rule.choice));
+}
+
 std::string toml_linear(const std::vector<LinearRule>& linear) {
   const bool has_standard =
       !linear.empty() && linear.back().layers == "*" && linear.back().min_rows <= 1 && linear.back().max_rows == 0;
@@ -137,11 +142,7 @@ std::string toml_linear(const std::vector<LinearRule>& linear) {
                 linear.size());
   }
   std::string text = "\n[linear]\n" + toml_choice(linear.back().choice);
-  for (std::size_t i = 0; i + 1 < linear.size(); ++i) {
-    text +=
-        fmt::format("\n[[linear.rules]]\nlayers = {}\nmin_rows = {}\nmax_rows = {}\n{}", toml_text(linear[i].layers),
-                    linear[i].min_rows, linear[i].max_rows, toml_choice(linear[i].choice));
-  }
+  for (std::size_t i = 0; i + 1 < linear.size(); ++i) text += "\n" + toml_rule(linear[i]);
   return text;
 }
 
@@ -154,6 +155,12 @@ bool Config::operator==(const Config& other) const {
          a.attention_sliding == b.attention_sliding && a.attention_global == b.attention_global &&
          a.kv_sliding == b.kv_sliding && a.kv_global == b.kv_global && a.scheduler == b.scheduler &&
          a.plugin_paths == b.plugin_paths;
+}
+
+std::string to_toml(const Config& config, const LinearRule& rule) {
+  LinearRule whole = rule;
+  whole.choice = portable(config, rule.choice);
+  return toml_rule(whole);
 }
 
 std::string to_toml(const Config& config) {

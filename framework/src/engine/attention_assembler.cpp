@@ -106,7 +106,8 @@ AttentionAssembly assemble_attention(const Config& config, PluginRegistry& regis
     auto instance = std::make_shared<AttentionInstance>();
     instance->plugin = make_instance<abi::Attention>(config, registry, abi::PluginKind::attention, choice, candidate,
                                                      instance->options);
-    const std::vector<abi::KvLayout> read = layouts_of(instance->plugin, problem);
+    // Without an instance nothing says what the kernel reads: what the cache likes best is taken for it.
+    const std::vector<abi::KvLayout> read = instance->plugin ? layouts_of(instance->plugin, problem) : stored;
     const abi::KvLayout* common = nullptr;
     for (const abi::KvLayout& offer : read) {
       const auto found =
@@ -121,7 +122,7 @@ AttentionAssembly assemble_attention(const Config& config, PluginRegistry& regis
     }
     problem.layout = *common;
     SinkText reasons;
-    if (instance->plugin->supports(problem, reasons.sink()) == 0) {
+    if (instance->plugin && instance->plugin->supports(problem, reasons.sink()) == 0) {
       refused.push_back({candidate.name, reasons.text()});
       continue;
     }
@@ -130,8 +131,10 @@ AttentionAssembly assemble_attention(const Config& config, PluginRegistry& regis
                fmt::format("planning the {} layers", spec.name).c_str(), text, ErrorKind::plugin);
     check_kv_plan(cache.cache.plugin(), kv_problem, *common, cache.plan);
     abi::AttentionPlan plan{};
-    check_call(instance->plugin->plan(problem, &plan, text.sink()), instance->plugin.plugin(),
-               fmt::format("planning the {} layers", spec.name).c_str(), text, ErrorKind::plugin);
+    if (instance->plugin) {
+      check_call(instance->plugin->plan(problem, &plan, text.sink()), instance->plugin.plugin(),
+                 fmt::format("planning the {} layers", spec.name).c_str(), text, ErrorKind::plugin);
+    }
     const LoadedPlugin& reader = instance->plugin.plugin();
     auto attention = std::make_unique<AttentionModule>(spec, problem, std::move(instance), plan, std::move(refused));
     // Only now: the module owns the plan and gives it back when this throws.

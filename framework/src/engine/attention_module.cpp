@@ -11,6 +11,7 @@ AttentionModule::AttentionModule(KvGroupSpec group, const abi::AttentionProblem&
       plan_(plan),
       plan_owner_(plan.handle,
                   [owner = instance_](void* handle) {
+                    if (!owner->plugin) return;
                     abi::AttentionPlan released{};
                     released.handle = handle;
                     owner->plugin->release(&released);

@@ -96,6 +96,11 @@ LinearChoice LinearAssembler::choose(abi::LinearProblem problem, const LinearRul
   const std::vector<std::uint32_t> attempts = fusion_attempts(problem.fusions);
   for (const Candidate& candidate : candidates(rule.choice)) {
     std::shared_ptr<LinearInstance> asked = instance(rule.choice, candidate);
+    if (!asked->plugin) {  // it cannot be asked here, so it is taken to serve what the file gives it
+      choice.problem = problem;
+      choice.instance = std::move(asked);
+      return choice;
+    }
     SinkText reasons;
     bool taken = false;
     for (const std::uint32_t fusions : attempts) {

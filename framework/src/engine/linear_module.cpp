@@ -65,7 +65,7 @@ std::vector<WeightStore::Key> LinearModule::packed_keys() const {
 
 bool LinearModule::reads_in_place() const {
   return std::any_of(choices_.begin(), choices_.end(),
-                     [](const LinearChoice& choice) { return choice.plan.packed_bytes == 0; });
+                     [](const LinearChoice& choice) { return choice.planned() && choice.plan.packed_bytes == 0; });
 }
 
 std::uint64_t LinearModule::owned_bytes() const {

@@ -29,6 +29,7 @@ const char* to_string(abi::PluginKind kind) noexcept {
 
 struct PluginRegistry::Impl {
   const abi::HostTable* host;
+  abi::Device absent;
   std::vector<SearchPlace> places;
   std::vector<fs::path> directories;
 };
@@ -98,8 +99,8 @@ struct Search {
 
 }  // namespace
 
-PluginRegistry::PluginRegistry(const abi::HostTable* host, const std::vector<fs::path>& extra)
-    : impl_(std::make_unique<Impl>(Impl{host, search_places(extra), {}})) {
+PluginRegistry::PluginRegistry(const abi::HostTable* host, const std::vector<fs::path>& extra, abi::Device absent)
+    : impl_(std::make_unique<Impl>(Impl{host, absent, search_places(extra), {}})) {
   if (host == nullptr) throw_error(ErrorKind::plugin, "a plugin registry needs a host table, got null");
   for (const SearchPlace& place : impl_->places) impl_->directories.push_back(place.directory);
 }
@@ -163,6 +164,10 @@ std::vector<PluginReport> PluginRegistry::scan() {
   return reports;
 }
 
+bool PluginRegistry::runs_on_absent(const LoadedPlugin& plugin) const {
+  return plugin.descriptor->devices == static_cast<std::uint32_t>(impl_->absent);
+}
+
 void* PluginRegistry::create_raw(const LoadedPlugin& plugin, abi::PluginKind kind, const OptionSet& options) {
   const abi::PluginDescriptor& descriptor = *plugin.descriptor;
   const std::string who =
@@ -177,7 +182,9 @@ void* PluginRegistry::create_raw(const LoadedPlugin& plugin, abi::PluginKind kin
   if (values.count != descriptor.option_count)
     throw_error(ErrorKind::plugin, "{}: {} option values for a schema of {}; resolve the options with its schema", who,
                 values.count, descriptor.option_count);
-  const CallOutcome probed = probe_plugin(plugin, impl_->host);
+  const bool absent = runs_on_absent(plugin);
+  if (absent && (descriptor.flags & abi::kPlansWithoutDevice) == 0) return nullptr;
+  const CallOutcome probed = absent ? CallOutcome{abi::Status::ok, {}} : probe_plugin(plugin, impl_->host);
   if (probed.status != abi::Status::ok)
     throw_error(ErrorKind::plugin, "{}: probe says {}, needed is ok: {}; choose another plugin on this machine", who,
                 sdk::to_string(probed.status), text_of(probed));

@@ -17,8 +17,11 @@ enum PluginFlag : std::uint64_t {
   kBatchInvariant = 1u << 2,  // a row's result does not depend on the other rows of the call
   kNeedsPack = 1u << 3,       // linear: reads weights only from its packed form
   kRunReentrant = 1u << 4,    // run() may be called from several threads at once, with different workspaces
+  // Linear, attention: create(), supports(), layouts() and plan() work where probe() says unavailable, and plan() gives
+  // the sizes that it gives where probe() says ok
+  kPlansWithoutDevice = 1u << 5,
 };
-inline constexpr std::uint64_t kKnownPluginFlags = (1u << 5) - 1;
+inline constexpr std::uint64_t kKnownPluginFlags = (1u << 6) - 1;
 
 // Constant for the life of the library. Texts end in NUL.
 struct PluginDescriptor {

@@ -11,6 +11,7 @@
 
 #include "facet/abi/kv_layout.h"
 #include "facet/abi/weight.h"
+#include "facet/backend/device_profile.h"
 #include "facet/memory/memory_plan.h"
 #include "facet/sampling/token_draw.h"
 
@@ -117,18 +118,9 @@ struct StepTime {
 
 // "Activations" are of activation_type(), row-major [tokens, width]; the residual stream and logits are f32. Operations
 // are queued on the stream in call order; all pointers but those of upload() and download() are device memory.
-class Backend {
+class Backend : public DeviceProfile {
  public:
-  virtual ~Backend() = default;
-
-  virtual abi::Device device() const = 0;
   virtual abi::Stream stream() const = 0;
-  // f32 on the CPU, bf16 on CUDA.
-  virtual abi::DType activation_type() const = 0;
-  // Model and free memory of a device, for records: "NVIDIA H200, 139.8 GiB".
-  virtual std::string description() const = 0;
-  // Bytes that allocate() can still give; nothing where the host's memory is the device's.
-  virtual std::optional<std::uint64_t> free_memory() const = 0;
   // Zero-filled; throws Error(run) with tag, bytes and what is free when there is no room. tag is a literal.
   virtual DeviceBuffer allocate(std::uint64_t bytes, std::uint64_t alignment, const char* tag) = 0;
   virtual void deallocate(void* data, std::uint64_t bytes) noexcept = 0;
@@ -143,8 +135,6 @@ class Backend {
   virtual void begin_read_back(const void* device, std::uint64_t bytes) = 0;
   virtual const void* end_read_back() = 0;
   virtual PlacedWeight place(const abi::WeightView& weight, const char* tag) = 0;
-  // Bytes that place() allocates for a weight with so many bytes of values, and of scales and zero codes.
-  virtual std::uint64_t placed_bytes(std::uint64_t values, std::uint64_t side) const = 0;
 
   // Rows that a decoding step of `rows` is launched with, at most `limit`: recorded steps exist for a few counts only.
   virtual std::int64_t recorded_rows(std::int64_t rows, std::int64_t limit) const = 0;

@@ -48,6 +48,13 @@ struct LinearRule {
   bool operator==(const LinearRule&) const = default;
 };
 
+// Rules that `facet bench --tune` measured on one device; they come before those of the file.
+struct LinearTuning {
+  std::filesystem::path file;  // absolute; empty: none
+  std::string device;          // as Backend::description() names it
+  int line = 0;                // of linear.tuning in the config
+};
+
 struct ModelConfig {
   std::filesystem::path path;       // absolute after loading; empty for a synthetic model
   std::string synthetic;            // name of a shape with random weights, for measuring speed; instead of path
@@ -78,13 +85,15 @@ struct Config {
   std::filesystem::path base;  // folder that relative paths are taken from, absolute
   ModelConfig model;
   EngineConfig engine;
-  std::vector<LinearRule> linear;  // rules of the file, then the default
+  int device_line = 0;             // of engine.device in the file; 0: not in it
+  std::vector<LinearRule> linear;  // rules of the tuning file, rules of this one, then the default
+  LinearTuning tuning;
   PluginChoice attention_sliding, attention_global;
   PluginChoice kv_sliding, kv_global;
   PluginChoice scheduler;
   std::vector<std::filesystem::path> plugin_paths;  // [plugins] path, absolute
 
-  // The same run: everything but `file` and `base`; plugin paths are compared after resolving them.
+  // The same run: everything but where it was written; plugin paths are compared after resolving them.
   bool operator==(const Config& other) const;
 };
 
@@ -101,10 +110,13 @@ std::filesystem::path plugin_file(const Config& config, std::string_view plugin)
 // cure". Files above 1 MiB are refused.
 Config load_config(const std::filesystem::path& file);
 // The same for text, without touching the file system; `name` stands for the file in errors and `base` for its folder.
+// A tuning file is named and not read.
 Config parse_config(std::string_view text, const std::string& name, const std::filesystem::path& base);
 // TOML with every value written out; load_config of it gives an equal Config. Paths are absolute,
 // those of plugins too. Throws Error(config) when a text is not UTF-8, which TOML cannot hold, or when there is no
 // default linear rule.
 std::string to_toml(const Config& config);
+// One rule as [[linear.rules]], the same way.
+std::string to_toml(const Config& config, const LinearRule& rule);
 
 }  // namespace facet

@@ -33,6 +33,8 @@ class AttentionModule {
   const abi::AttentionProblem& problem() const { return problem_; }
   AttentionInstance& instance() const { return *instance_; }
   const std::vector<Refusal>& refused() const { return refused_; }
+  // False: the plugin cannot plan without its device, which is not here (PluginRegistry::create). Workspace is 0 then.
+  bool planned() const { return static_cast<bool>(instance_->plugin); }
   std::uint64_t workspace_bytes() const { return plan_.workspace_bytes; }
   // queries and output [token_count, query_heads, head_dim], dense.
   void run(const Backend& backend, std::int32_t layer, const abi::BatchView& batch, const abi::KvView& kv,

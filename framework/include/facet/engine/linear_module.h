@@ -58,13 +58,16 @@ struct LinearSpec {
 struct LinearChoice {
   std::int64_t min_rows = 1;
   std::int64_t max_rows = 1;
-  abi::LinearProblem problem{};  // as the kernel took it
+  abi::LinearProblem problem{};  // as the kernel took it, or might take it where it is not planned()
   std::shared_ptr<LinearInstance> instance;
   std::string rule;  // key path of the rule that won
   std::vector<Refusal> refused;
   abi::LinearPlan plan{};
   std::shared_ptr<void> plan_owner;  // releases plan.handle
   const void* packed = nullptr;
+
+  // False: the plugin cannot plan without its device, which is not here (PluginRegistry::create). Sizes are 0 then.
+  bool planned() const { return static_cast<bool>(instance->plugin); }
 };
 
 // Loads the weight of a part by name.

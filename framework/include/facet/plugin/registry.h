@@ -80,8 +80,9 @@ class PluginRegistry {
  public:
   // Directories searched for names, in order: `extra` (config file's [plugins] path, then --plugin-dir),
   // FACET_PLUGIN_PATH (colon separated), then beside the program: <bin>/../lib/facet/plugins. The working directory is
-  // never searched.
-  PluginRegistry(const abi::HostTable* host, const std::vector<std::filesystem::path>& extra);
+  // never searched. `absent`: the device that is planned for and is not here, see create().
+  PluginRegistry(const abi::HostTable* host, const std::vector<std::filesystem::path>& extra,
+                 abi::Device absent = abi::Device::none);
   ~PluginRegistry();
   PluginRegistry(PluginRegistry&&) noexcept;
 
@@ -96,7 +97,11 @@ class PluginRegistry {
   std::vector<PluginReport> scan();
   const std::vector<std::filesystem::path>& directories() const;
 
-  // probe() and create(); throws Error(plugin) with the plugin's reasons.
+  // Whether the plugin runs on nothing but the absent device.
+  bool runs_on_absent(const LoadedPlugin& plugin) const;
+
+  // probe() and create(); throws Error(plugin) with the plugin's reasons. A plugin for the absent device is not probed:
+  // with kPlansWithoutDevice its instance may plan, without that there is none (a null instance that knows its plugin).
   template <typename Interface>
   PluginInstance<Interface> create(const LoadedPlugin& plugin, const OptionSet& options) {
     return {&plugin, static_cast<Interface*>(create_raw(plugin, kKindOf<Interface>, options))};

@@ -24,11 +24,12 @@ struct DensePlan {
 
 class DenseCublas final : public sdk::LinearBase<DensePlan> {
  public:
-  static constexpr sdk::PluginInfo kInfo{.name = "dense_cublas",
-                                         .version = "0.1.0",
-                                         .summary = "bf16 weights, multiplied by cuBLAS with fp32 sums",
-                                         .devices = static_cast<std::uint32_t>(abi::Device::cuda),
-                                         .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack};
+  static constexpr sdk::PluginInfo kInfo{
+      .name = "dense_cublas",
+      .version = "0.1.0",
+      .summary = "bf16 weights, multiplied by cuBLAS with fp32 sums",
+      .devices = static_cast<std::uint32_t>(abi::Device::cuda),
+      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kPlansWithoutDevice};
 
   DenseCublas(sdk::Host host, const sdk::OptionReader&) : host_(host) {}
 
@@ -42,7 +43,7 @@ class DenseCublas final : public sdk::LinearBase<DensePlan> {
   }
 
   std::unique_ptr<DensePlan> make_plan(const abi::LinearProblem& problem, abi::LinearPlan& sizes) override {
-    cublas_.open();
+    if (device_here()) cublas_.open();
     const std::int64_t stride = sdk::round_up(problem.in_features, 8);
     sizes.packed_bytes = static_cast<std::uint64_t>(problem.out_features * stride * 2);
     sizes.packed_alignment = 256;

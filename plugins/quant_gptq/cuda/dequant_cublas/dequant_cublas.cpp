@@ -32,7 +32,7 @@ class DequantCublas final : public sdk::LinearBase<DequantPlan> {
       .version = "0.1.0",
       .summary = "unpacks int4 and int8 weights to bf16 in cache-sized steps, then multiplies with cuBLAS: many rows",
       .devices = static_cast<std::uint32_t>(abi::Device::cuda),
-      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack};
+      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kPlansWithoutDevice};
   static constexpr abi::OptionSpec kOptions[] = {
       sdk::integer_option("step_mib", 256, 1, 4096, "MiB", "bf16 weights unpacked before each product")};
 
@@ -49,7 +49,7 @@ class DequantCublas final : public sdk::LinearBase<DequantPlan> {
   }
 
   std::unique_ptr<DequantPlan> make_plan(const abi::LinearProblem& problem, abi::LinearPlan& sizes) override {
-    cublas_.open();
+    if (device_here()) cublas_.open();
     auto plan = std::make_unique<DequantPlan>();
     plan->problem = problem;
     plan->shape = rows32_shape(problem);

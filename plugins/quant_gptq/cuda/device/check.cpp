@@ -24,6 +24,15 @@ void probe_device(sdk::Reasons& reasons) {
                   seen.empty() ? std::string("none") : seen);
 }
 
+bool device_here() {
+  static const bool here = [] {
+    sdk::Reasons reasons({nullptr, [](void*, const char*, std::uint64_t) {}});
+    probe_device(reasons);
+    return reasons.ok();
+  }();
+  return here;
+}
+
 void check_cuda_problem(const abi::LinearProblem& problem, const CudaFormats& formats, sdk::Reasons& reasons) {
   reasons.require(problem.device == abi::Device::cuda, "device is ", sdk::to_string(problem.device),
                   ", this plugin runs on cuda");

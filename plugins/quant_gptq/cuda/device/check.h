@@ -17,6 +17,10 @@ struct CudaFormats {
 // Notes why this machine cannot run the kernels: no driver, no device, or none of compute capability 9.0.
 void probe_device(sdk::Reasons& reasons);
 
+// Whether probe_device() finds nothing to note; asked once a process. Without a device a plan has sizes and nothing
+// else.
+bool device_here();
+
 // Device, element types, shapes, row range, weight format and grouping. Notes every reason against the problem.
 void check_cuda_problem(const abi::LinearProblem& problem, const CudaFormats& formats, sdk::Reasons& reasons);
 

@@ -29,7 +29,7 @@ class ReferenceCuda final : public sdk::LinearBase<ReferencePlan> {
       .version = "0.1.0",
       .summary = "dequantizes the whole matrix to bf16 on every call, then multiplies with cuBLAS; int8 and int4",
       .devices = static_cast<std::uint32_t>(abi::Device::cuda),
-      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack};
+      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kPlansWithoutDevice};
 
   ReferenceCuda(sdk::Host, const sdk::OptionReader&) {}
 
@@ -43,7 +43,7 @@ class ReferenceCuda final : public sdk::LinearBase<ReferencePlan> {
   }
 
   std::unique_ptr<ReferencePlan> make_plan(const abi::LinearProblem& problem, abi::LinearPlan& sizes) override {
-    cublas_.open();
+    if (device_here()) cublas_.open();
     auto plan = std::make_unique<ReferencePlan>();
     plan->problem = problem;
     PlainWeights& weights = plan->weights;

@@ -29,7 +29,7 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
       .version = "0.1.0",
       .summary = "int4 and int8 weights unpacked in registers for warpgroup products, any rows; fuses the GELU gate",
       .devices = static_cast<std::uint32_t>(abi::Device::cuda),
-      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant};
+      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant | abi::kPlansWithoutDevice};
   static constexpr abi::OptionSpec kOptions[] = {
       sdk::boolean_option("dependent_launch", true,
                           "start each launch before the one before it has ended (programmatic dependent launch)")};
@@ -54,6 +54,7 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
     plan->problem = problem;
     plan->shape = rows32_shape(problem);
     set_layout(sizes, rows32_sizes(plan->shape, sizes));
+    if (!device_here()) return plan;
     require_tensor_maps();
     check_cuda(wgmma_prepare(plan->shape), "cudaFuncSetAttribute");
     plan->device = describe_device(plan->shape);

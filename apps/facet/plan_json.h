@@ -1,0 +1,19 @@
+// What a plan says of itself, for `facet plan` and `facet explain`.
+#pragma once
+
+#include "common.h"
+
+namespace facet::cli {
+
+// Bytes by category, limits, and what the plan leaves out: {"total", "kv_per_sequence", "device_absent", "left_out",
+// ...}.
+Json plan_json(const gemma4::Pipeline& pipeline);
+
+// Null, or why the device of the configuration is not here: the plan is then what it would be on one.
+Json absence_json(const gemma4::Pipeline& pipeline);
+// Plugins that plan only on their device, which is not here: [{"kind", "plugin", "places", "leaves_out"}].
+Json left_out_json(const gemma4::Pipeline& pipeline);
+// The line that says so; nothing where the device is here. `what`: "planned".
+void print_absence(const Json& document, const char* what);
+
+}  // namespace facet::cli
