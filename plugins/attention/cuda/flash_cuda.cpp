@@ -91,6 +91,23 @@ KvSource kv_source(const abi::KvView& view) {
   return kv;
 }
 
+Preparation preparation_of(const abi::AttentionPreparation& from) {
+  Preparation preparation{};
+  preparation.projections = from.projections;
+  preparation.stride = from.projection_stride;
+  preparation.query_norm = from.query_norm;
+  preparation.key_norm = from.key_norm;
+  preparation.cosine = from.cosine;
+  preparation.sine = from.sine;
+  preparation.live = static_cast<std::int32_t>(from.rotary_live);
+  preparation.epsilon = from.epsilon;
+  preparation.values_from_keys = from.values_from_keys != 0 ? 1 : 0;
+  const bool aligned =
+      (reinterpret_cast<std::uintptr_t>(from.cosine) | reinterpret_cast<std::uintptr_t>(from.sine)) % 16 == 0;
+  preparation.angles_in_fours = aligned && from.rotary_live % 4 == 0 ? 1 : 0;
+  return preparation;
+}
+
 TensorView tensor_view(const abi::KvView& view, std::int32_t box_rows) {
   TensorView tensor{};
   tensor.keys = view.keys;
@@ -120,12 +137,15 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
       sdk::integer_option("split_keys", 32, 16, 65536, "keys", "a split of a sequence's keys is at least this long"),
       sdk::integer_option("cluster_blocks", 16, 1, kMaxCluster, "blocks",
                           "splits that combine through shared memory, a power of two"),
+      sdk::boolean_option("fuse_preparation", true,
+                          "decode makes queries and KV rows in the same launch, where a group has at most 16 heads"),
       sdk::boolean_option("wgmma", true, "prefill with wgmma where it serves the problem, else with mma.sync"),
   };
 
   FlashCuda(sdk::Host /*host*/, const sdk::OptionReader& options)
       : split_keys_(options.integer("split_keys")),
         cluster_blocks_(options.integer("cluster_blocks")),
+        fuse_preparation_(options.boolean("fuse_preparation")),
         wgmma_(options.boolean("wgmma")) {
     if (!std::has_single_bit(static_cast<std::uint64_t>(cluster_blocks_))) {
       sdk::fail(Status::invalid_argument, "option cluster_blocks is ", cluster_blocks_,
@@ -149,6 +169,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
                     ", the kernels are compiled for 9.0");
   }
 
+  std::uint32_t fusions() const override { return fuse_preparation_ ? abi::kFusePreparation : 0u; }
   void check(const abi::AttentionProblem& problem, sdk::Reasons& reasons) const override {
     check_problem(problem, reasons);
   }
@@ -249,11 +270,13 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     params.stages = static_cast<std::int32_t>(splits.stages);
     params.parts = static_cast<float*>(args.workspace.data);
     params.counters = plan.counters.data();
+    if (args.preparation != nullptr) params.preparation = preparation_of(*args.preparation);
     return params;
   }
 
   std::int64_t split_keys_;
   std::int64_t cluster_blocks_;
+  bool fuse_preparation_;
   bool wgmma_;
 };
 

@@ -9,10 +9,10 @@ namespace facet::attention::cuda {
 
 // abi::KvView with 32-bit row counts: a sequence has fewer than 2^31 rows.
 struct KvSource {
-  const void* keys;
-  const void* values;
-  const float* key_scales;
-  const float* value_scales;
+  void* keys;  // a kernel that makes the step's rows writes them
+  void* values;
+  float* key_scales;
+  float* value_scales;
   std::int64_t block_stride, row_stride, head_stride;  // elements
   std::int64_t scale_block_stride, scale_row_stride, scale_head_stride;
   const std::int32_t* table;  // device memory
@@ -20,6 +20,20 @@ struct KvSource {
   std::uint32_t block_rows;
   std::uint32_t ring_rows;     // 0: no ring
   std::uint32_t single_block;  // not 0: a sequence has one block, whatever the row
+};
+
+// abi::AttentionPreparation for the decode kernel.
+struct Preparation {
+  const void* projections;  // bf16; null: queries and rows are there
+  std::int64_t stride;
+  const float* query_norm;
+  const float* key_norm;
+  const float* cosine;
+  const float* sine;
+  std::int32_t live;  // pairs that turn
+  float epsilon;
+  std::int32_t values_from_keys;
+  std::int32_t angles_in_fours;  // four angles may be read at once
 };
 
 // Rows of a tile of queries are packed: row = token * group + head within the group, for one KV head.
@@ -44,6 +58,7 @@ struct FlashParams {
   std::int32_t cluster;     // decode: blocks of a cluster, a power of two
   float* parts;             // decode with more than one cluster: [sequence, KV head, cluster, part_floats]
   std::uint32_t* counters;  // decode: [sequence, KV head, kMaxCluster], zero between launches
+  Preparation preparation;  // decode
 };
 
 inline constexpr std::int32_t kDecodeRows = 16;  // rows of an mma tile: what the decode kernel packs

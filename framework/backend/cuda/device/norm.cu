@@ -2,8 +2,8 @@
 // first sum, so that its time is one trip to memory and two sums over the block. Few rows take a thread for every
 // vector; many take small blocks of threads with several, so that one block's sums run under another's loads.
 #include "device_math.cuh"
+#include "facet/sdk/cuda/vector.cuh"
 #include "launch.h"
-#include "vector.cuh"
 
 namespace facet::cuda {
 namespace {

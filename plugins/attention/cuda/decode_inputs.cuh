@@ -1,0 +1,164 @@
+// A decode step's own queries and KV row, made from the raw projections by the block that reads them: norms and
+// rotations with the bits of the host's own launch (facet/sdk/cuda/head.cuh).
+#pragma once
+
+#include "attention/cuda/decode_shape.cuh"
+#include "facet/sdk/cuda/head.cuh"
+
+namespace facet::attention::cuda {
+
+// Where the block that has the newest key puts it and its value.
+struct NewRow {
+  RowPlace place{-1, 0};    // in the cache; an offset below 0 is not written
+  std::uint32_t key = 0;    // in a tile of keys in shared memory, Shape::kTileBytes before its value
+  float* scales = nullptr;  // int8: of the key, Shape::kKeys before that of the value
+  bool in_ring = false;     // false: the tile is loaded later, from the cache
+};
+
+// A warp makes four queries at most; the third one makes the key, too, and the fourth one the value.
+template <typename Shape>
+class DecodeInputs {
+ public:
+  // What earlier steps and the model left; no results of this step.
+  __device__ DecodeInputs(const FlashParams& params, const Work& work, int warp, int lane, bool newest)
+      : p_(params),
+        work_(work),
+        warp_(warp),
+        lane_(lane),
+        makes_key_(newest && warp == kKeyWarp),
+        makes_value_(newest && warp == kValueWarp) {
+    const float* query_norm = p_.preparation.query_norm;
+    const float* key_norm = p_.preparation.key_norm;
+    query_weight_ = load(query_norm, warp_ < work_.rows, 1.0f);
+    key_weight_ = load(key_norm, makes_key_, 1.0f);
+  }
+
+  // Writes queries to their tile, and the new row. After wait_for_predecessor(); a barrier of the block makes all of it
+  // seen.
+  __device__ void make(std::uint32_t queries, const NewRow& to) {
+    const Preparation& from = p_.preparation;
+    const auto* token = static_cast<const __nv_bfloat16*>(from.projections) + work_.token_begin * from.stride;
+    const int kv_heads = static_cast<int>(gridDim.y);
+    const int first_key = kv_heads * p_.group;
+    // Everything that comes from memory is asked for before the first use.
+    Row rows[kRowsOfWarp];
+#pragma unroll
+    for (int i = 0; i < kRowsOfWarp; ++i) {
+      const int row = warp_ + i * Shape::kWarps;
+      rows[i] = load(token + (work_.head * p_.group + row) * Shape::kDim, row < work_.rows, 0.0f);
+    }
+    const int own = first_key + work_.head + (makes_value_ && from.values_from_keys == 0 ? kv_heads : 0);
+    Row key = load(token + own * Shape::kDim, makes_key_ || makes_value_, 0.0f);
+    const Row angles = load_angles();
+#pragma unroll
+    for (int i = 0; i < kRowsOfWarp; ++i) {
+      const int row = warp_ + i * Shape::kWarps;
+      if (row >= work_.rows) break;
+      ::facet::cuda::norm(rows[i], query_weight_, from.epsilon, kHalf);
+      ::facet::cuda::rotate(rows[i], angles);
+      store_tile(rows[i], queries + static_cast<std::uint32_t>(row * Shape::kPitch));
+    }
+    if (!makes_key_ && !makes_value_) return;
+    ::facet::cuda::norm(key, key_weight_, from.epsilon, kHalf);
+    if (makes_key_) ::facet::cuda::rotate(key, angles);
+    store_row(key, to);
+  }
+
+ private:
+  static constexpr int kVector = 4;
+  static constexpr int kSlots = Shape::kDim > 256 ? 2 : 1;
+  static constexpr int kHalf = Shape::kDim / 2;
+  static constexpr int kRowsOfWarp = Shape::kRows / Shape::kWarps;
+  static constexpr int kKeyWarp = 2, kValueWarp = 3;
+  using Row = ::facet::cuda::Head<kVector, kSlots>;
+  using Part = ::facet::cuda::Floats<kVector>;
+
+  template <typename T>
+  __device__ Row load(const T* row, bool wanted, float otherwise) const {
+    return ::facet::cuda::load_halves<kVector, kSlots>(row, row + kHalf, wanted ? kHalf : 0, otherwise, otherwise,
+                                                       lane_);
+  }
+  __device__ Row load_angles() const {
+    const Preparation& from = p_.preparation;
+    const std::int64_t at = static_cast<std::int64_t>(work_.token_begin) * from.live;
+    const float* cosine = from.cosine + at;
+    const float* sine = from.sine + at;
+    if (from.angles_in_fours != 0)
+      return ::facet::cuda::load_halves<kVector, kSlots>(cosine, sine, from.live, 1.0f, 0.0f, lane_);
+    Row angles;
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) {
+        const int pair = (slot * 32 + lane_) * kVector + e;
+        angles.low[slot].at[e] = pair < from.live ? cosine[pair] : 1.0f;
+        angles.high[slot].at[e] = pair < from.live ? sine[pair] : 0.0f;
+      }
+    }
+    return angles;
+  }
+
+  __device__ static uint2 pack(const Part& part) {
+    return make_uint2(pack_bf16(part.at[0], part.at[1]), pack_bf16(part.at[2], part.at[3]));
+  }
+  __device__ void store_tile(const Row& row, std::uint32_t to) const {
+    ::facet::cuda::each_pair(row, kHalf, lane_, [&](int at, const Part& low, const Part& high) {
+      store8(to + static_cast<std::uint32_t>(at * 8), pack(low));
+      store8(to + static_cast<std::uint32_t>(at * 8 + kHalf * 2), pack(high));
+    });
+  }
+  // The key or the value, to the cache and, where its tile is there, to shared memory.
+  __device__ void store_row(const Row& row, const NewRow& to) const {
+    const std::uint32_t tile = to.key + (makes_value_ ? Shape::kTileBytes : 0);
+    const bool stored = to.place.offset >= 0;
+    void* pool = makes_value_ ? p_.kv.values : p_.kv.keys;
+    if constexpr (Shape::kInt8) {
+      const ::facet::cuda::CodeScale codes = ::facet::cuda::code_scale(row);
+      if (lane_ == 0) {
+        if (stored) (makes_value_ ? p_.kv.value_scales : p_.kv.key_scales)[to.place.scale] = codes.scale;
+        if (to.in_ring) to.scales[makes_value_ ? Shape::kKeys : 0] = codes.scale;
+      }
+      Row coded = row;
+      auto* cache = static_cast<std::int8_t*>(pool) + to.place.offset;
+      ::facet::cuda::each_pair(row, stored ? kHalf : 0, lane_, [&](int at, const Part& low, const Part& high) {
+        store_codes(cache, at, low, codes);
+        store_codes(cache + kHalf, at, high, codes);
+      });
+#pragma unroll
+      for (int slot = 0; slot < kSlots; ++slot) {
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) {
+          coded.low[slot].at[e] = static_cast<float>(codes.code(row.low[slot].at[e]));
+          coded.high[slot].at[e] = static_cast<float>(codes.code(row.high[slot].at[e]));
+        }
+      }
+      if (to.in_ring) store_tile(coded, tile);
+    } else {
+      auto* cache = static_cast<__nv_bfloat16*>(pool) + to.place.offset;
+      ::facet::cuda::each_pair(row, stored ? kHalf : 0, lane_, [&](int at, const Part& low, const Part& high) {
+        reinterpret_cast<uint2*>(cache)[at] = pack(low);
+        reinterpret_cast<uint2*>(cache + kHalf)[at] = pack(high);
+      });
+      if (to.in_ring) {
+        store_tile(row, tile);
+      } else {
+        // The copy engine will read what this thread wrote.
+        global_writes_to_copies();
+      }
+    }
+  }
+  __device__ static void store_codes(std::int8_t* to, int at, const Part& part, const ::facet::cuda::CodeScale& codes) {
+    ::facet::cuda::Pack<kVector, std::int8_t> pack;
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) pack.at[e] = codes.code(part.at[e]);
+    ::facet::cuda::store_pack<kVector>(to, at, pack);
+  }
+
+  const FlashParams& p_;
+  const Work& work_;
+  const int warp_, lane_;
+  const bool makes_key_, makes_value_;
+  Row query_weight_, key_weight_;
+};
+
+}  // namespace facet::attention::cuda
