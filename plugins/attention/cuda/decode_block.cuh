@@ -118,7 +118,7 @@ class DecodeBlock : private DecodeMath<Shape> {
       }
     }
     __syncthreads();
-    if (threadIdx.x < work_.rows) weigh_teams(static_cast<int>(threadIdx.x));
+    for (int row = warp_; row < work_.rows; row += Shape::kWarps) weigh_teams(row);
     __syncthreads();
     constexpr int kQuads = Shape::kDim / 4;
 #pragma unroll 4
@@ -243,21 +243,23 @@ class DecodeBlock : private DecodeMath<Shape> {
     }
   }
 
-  // The teams' largest scores become their factors; the block's go to the cluster.
+  // The teams' largest scores become their factors; the block's go to the cluster. By a warp.
   __device__ void weigh_teams(int row) {
     float most = -INFINITY;
     for (int t = 0; t < Shape::kTeams; ++t) most = fmaxf(most, stats_[t * Shape::kRows + row].x);
     const float base = most == -INFINITY ? 0.0f : most;
-    float weights = 0.0f;
+    float weights = 0.0f, own = 0.0f;
     for (int t = 0; t < Shape::kTeams; ++t) {
-      float2& of_team = stats_[t * Shape::kRows + row];
-      of_team.x = exp2_fast(of_team.x - base);
-      weights = fmaf(of_team.x, of_team.y, weights);
+      const float2 of_team = stats_[t * Shape::kRows + row];
+      const float factor = exp2_fast(of_team.x - base);
+      weights = fmaf(factor, of_team.y, weights);
+      if (lane_ == t) own = factor;
     }
+    __syncwarp();
+    if (lane_ < Shape::kTeams) stats_[lane_ * Shape::kRows + row].x = own;
     const std::uint32_t to = shared_address(inbox_stats_ + rank() * Shape::kRows + row);
-    for (int reader = 0; reader < p_.cluster; ++reader) {
-      store_remote2(remote_address(to, static_cast<std::uint32_t>(reader)), make_float2(most, weights));
-    }
+    if (lane_ < p_.cluster)
+      store_remote2(remote_address(to, static_cast<std::uint32_t>(lane_)), make_float2(most, weights));
   }
 
   __device__ int ring_bytes() const {

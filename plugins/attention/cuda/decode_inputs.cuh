@@ -36,32 +36,12 @@ class DecodeInputs {
   // Writes queries to their tile, and the new row. After wait_for_predecessor(); a barrier of the block makes all of it
   // seen.
   __device__ void make(std::uint32_t queries, const NewRow& to) {
-    const Preparation& from = p_.preparation;
-    const auto* token = static_cast<const __nv_bfloat16*>(from.projections) + work_.token_begin * from.stride;
-    const int kv_heads = static_cast<int>(gridDim.y);
-    const int first_key = kv_heads * p_.group;
-    // Everything that comes from memory is asked for before the first use.
-    Row rows[kRowsOfWarp];
-#pragma unroll
-    for (int i = 0; i < kRowsOfWarp; ++i) {
-      const int row = warp_ + i * Shape::kWarps;
-      rows[i] = load(token + (work_.head * p_.group + row) * Shape::kDim, row < work_.rows, 0.0f);
+    // One query a warp is a short way through the code, which is cold.
+    if (work_.rows <= Shape::kWarps) {
+      make_rows<1>(queries, to);
+    } else {
+      make_rows<kRowsOfWarp>(queries, to);
     }
-    const int own = first_key + work_.head + (makes_value_ && from.values_from_keys == 0 ? kv_heads : 0);
-    Row key = load(token + own * Shape::kDim, makes_key_ || makes_value_, 0.0f);
-    const Row angles = load_angles();
-#pragma unroll
-    for (int i = 0; i < kRowsOfWarp; ++i) {
-      const int row = warp_ + i * Shape::kWarps;
-      if (row >= work_.rows) break;
-      ::facet::cuda::norm(rows[i], query_weight_, from.epsilon, kHalf);
-      ::facet::cuda::rotate(rows[i], angles);
-      store_tile(rows[i], queries + static_cast<std::uint32_t>(row * Shape::kPitch));
-    }
-    if (!makes_key_ && !makes_value_) return;
-    ::facet::cuda::norm(key, key_weight_, from.epsilon, kHalf);
-    if (makes_key_) ::facet::cuda::rotate(key, angles);
-    store_row(key, to);
   }
 
  private:
@@ -73,6 +53,38 @@ class DecodeInputs {
   using Row = ::facet::cuda::Head<kVector, kSlots>;
   using Part = ::facet::cuda::Floats<kVector>;
 
+  template <int kCount>
+  __device__ void make_rows(std::uint32_t queries, const NewRow& to) {
+    const Preparation& from = p_.preparation;
+    const auto* token = static_cast<const __nv_bfloat16*>(from.projections) + work_.token_begin * from.stride;
+    const int kv_heads = static_cast<int>(gridDim.y);
+    const int first_key = kv_heads * p_.group;
+    const bool makes_row = makes_key_ || makes_value_;
+    // Everything that comes from memory is asked for before the first use.
+    Row rows[kCount], own[1];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int row = warp_ + i * Shape::kWarps;
+      rows[i] = load(token + (work_.head * p_.group + row) * Shape::kDim, row < work_.rows, 0.0f);
+    }
+    const int head = first_key + work_.head + (makes_value_ && from.values_from_keys == 0 ? kv_heads : 0);
+    own[0] = load(token + head * Shape::kDim, makes_row, 0.0f);
+    const Row angles = load_angles();
+    if (warp_ < work_.rows) {
+      ::facet::cuda::norm(rows, query_weight_, from.epsilon, kHalf);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int row = warp_ + i * Shape::kWarps;
+        ::facet::cuda::rotate(rows[i], angles);
+        // Rows past the last query are zeros.
+        if (row < Shape::kRows) store_tile(rows[i], queries + static_cast<std::uint32_t>(row * Shape::kPitch));
+      }
+    }
+    if (!makes_row) return;
+    ::facet::cuda::norm(own, key_weight_, from.epsilon, kHalf);
+    if (makes_key_) ::facet::cuda::rotate(own[0], angles);
+    store_row(own[0], to);
+  }
   template <typename T>
   __device__ Row load(const T* row, bool wanted, float otherwise) const {
     return ::facet::cuda::load_halves<kVector, kSlots>(row, row + kHalf, wanted ? kHalf : 0, otherwise, otherwise,
