@@ -55,7 +55,8 @@ const LoadedPlugin& recorder_plugin() {
 // One head of four elements, two tokens.
 class AttentionModuleTest : public testing::Test {
  protected:
-  static constexpr std::int64_t kDim = 4, kTokens = 2;
+  static constexpr std::int64_t kDim = 4;
+  static constexpr std::int32_t kTokens = 2;
 
   AttentionModuleTest() {
     problem_.size = sizeof problem_;
@@ -92,7 +93,8 @@ class AttentionModuleTest : public testing::Test {
     input_.kv = &view_;
     input_.queries = queries_.data();
     batch_.size = sizeof batch_;
-    batch_.sequence_count = batch_.token_count = kTokens;
+    batch_.sequence_count = kTokens;
+    batch_.token_count = kTokens;
   }
 
   // Runs a step of at most `most` tokens a sequence through a module whose kernel took `fusions`.
@@ -112,7 +114,7 @@ class AttentionModuleTest : public testing::Test {
   bool prepared_by_backend() const { return !std::isnan(queries_[0]) && !std::isnan(keys_[0]); }
 
   static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  HostServices services_{1, 0};
+  HostServices services_{1, "generic"};
   std::unique_ptr<Backend> backend_ = make_cpu_backend(services_);
   std::vector<float> keys_ = std::vector<float>(8 * kDim, kNan), values_ = keys_;
   std::vector<float> queries_ = std::vector<float>(kTokens * kDim, kNan), output_ = queries_;

@@ -170,8 +170,12 @@ class SliceFold {
   int shift_, rank_, index_, clusters_, most_clusters_, members_, columns_, quads_;
 };
 
+// A block finds its place beside one of another kernel of 9 warps with up to 96 registers each, three of them in one
+// quarter of the processor: (16384 - 3 * 32 * 96) / 32.
+constexpr int kDecodeRegisters = 224;
+
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 1) decode_kernel(const __grid_constant__ FlashParams params) {
+__global__ void __maxnreg__(kDecodeRegisters) decode_kernel(const __grid_constant__ FlashParams params) {
   extern __shared__ unsigned char shared[];
   // Parameters are cold in constant memory at every launch; all are fetched at once while the predecessor runs.
   for (unsigned i = threadIdx.x; i < sizeof params / 4; i += Shape::kThreads) {
@@ -217,8 +221,10 @@ cudaError_t prepare(DecodeLimits& limits) {
 
 template <typename Shape>
 cudaError_t launch(const FlashParams& params, const LaunchShape& shape) {
-  return launch_grid(decode_kernel<Shape>, params, shape, params.splits, params.cluster, Shape::kThreads,
-                     Shape::shared_bytes(params.stages, params.cluster > 1));
+  LaunchShape by_head = shape;
+  by_head.kv_heads <<= params.head_shift;
+  return launch_grid(decode_kernel<Shape>, params, by_head, params.splits, params.cluster, Shape::kThreads,
+                     Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows));
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ class DecodeBlock : private DecodeMath<Shape> {
     at += Shape::kInboxStatBytes;
     // A block alone leaves its sums where its first team's are.
     inbox_ = params.cluster > 1 ? reinterpret_cast<float*>(at) : sums_;
-    at += params.cluster > 1 ? Shape::kInboxBytes : 0;
+    at += params.cluster > 1 ? params.inbox_rows * Shape::kInboxRowBytes : 0;
     inbox_shift_ = log2_of(params.cluster);
     queries_ready_ = shared_address(at);
     tiles_ready_ = queries_ready_ + 8 + static_cast<std::uint32_t>(team_ * kMaxStages * 8);
@@ -52,9 +52,8 @@ class DecodeBlock : private DecodeMath<Shape> {
       return false;
     }
     const int tiles = (work_.high - work_.low + Shape::kKeys - 1) / Shape::kKeys;
-    const bool prepares = p_.preparation.projections != nullptr;
     // The share that ends with the newest key; its block makes that row.
-    const bool newest = prepares && tiles > 0 && work_.high > work_.first_position;
+    const bool newest = p_.preparation.projections != nullptr && tiles > 0 && work_.high > work_.first_position;
     if (newest && (tiles - 1) / Shape::kTeams < stages_) made_ = work_.first_position;
     // Tables are read for all stages before anything waits for one of them.
     constexpr int kMost = kMostStages<Shape>;
@@ -63,14 +62,13 @@ class DecodeBlock : private DecodeMath<Shape> {
     for (int stage = 0; stage < kMost; ++stage) {
       if (stage < stages_) places[stage] = place_of(team_ + stage * Shape::kTeams);
     }
-    // Tiles are committed in their order: with the first that needs the predecessor the early part is over. A row that
-    // is made here is not loaded.
-    int early = prepares ? stages_ : 0;
-    while (early < stages_ && is_old(team_ + early * Shape::kTeams)) ++early;
-    fill_ring(places, 0, early, tiles);
-    if (prepares) {
-      prepare(newest, tiles);
+    if (p_.preparation.projections != nullptr) {
+      prepare(newest, tiles, places);
     } else {
+      // Tiles are committed in their order: with the first that needs the predecessor the early part is over.
+      int early = 0;
+      while (early < stages_ && is_old(team_ + early * Shape::kTeams)) ++early;
+      fill_ring(places, 0, early, tiles);
       wait_for_predecessor();
       if (warp_ == 0 && tiles > 0) load_queries();
       fill_ring(places, early, stages_, tiles);
@@ -145,7 +143,7 @@ class DecodeBlock : private DecodeMath<Shape> {
   // Sums of a member of the cluster for this block's slice of the columns of a row.
   __device__ const float* inbox(int member, int row) const {
     return inbox_shift_ == 0 ? inbox_ + row * Shape::kSumStride
-                             : inbox_ + (member * Shape::kRows + row) * inbox_columns();
+                             : inbox_ + (member * p_.inbox_rows + row) * inbox_columns();
   }
   // Its largest score and sum of weights of a row.
   __device__ float2 inbox_stats(int member, int row) const {
@@ -167,6 +165,7 @@ class DecodeBlock : private DecodeMath<Shape> {
   __device__ bool find_work() {
     work_.sequence = static_cast<int>(blockIdx.z);
     work_.head = static_cast<int>(blockIdx.y);
+    work_.kv_head = work_.head >> p_.head_shift;
     // The loads go out together.
     work_.token_begin = p_.token_begin[work_.sequence];
     const int tokens = p_.token_begin[work_.sequence + 1] - work_.token_begin;
@@ -189,18 +188,21 @@ class DecodeBlock : private DecodeMath<Shape> {
     }
     return true;
   }
-  // Waits for the predecessor and makes the queries and, in the block of the newest key, its row.
-  __device__ void prepare(bool newest, int tiles) {
+  // Waits for the predecessor and makes the queries and, in the block of the newest key, its row. All other rows are of
+  // earlier steps, but what is asked for takes its turn: after the first tiles come the inputs of the queries, so that
+  // the first tiles are done with when the last ones are there.
+  __device__ void prepare(bool newest, int tiles, const RowPlace (&places)[kMostStages<Shape>]) {
     if (tiles == 0) {
       wait_for_predecessor();
       return;
     }
+    fill_ring(places, 0, 1, tiles);
     NewRow row;
     if (newest) {
       const int tile = tiles - 1;
       const int in_tile = work_.high - 1 - work_.low - tile * Shape::kKeys;
       const int stages_on = (tile % Shape::kTeams - team_) * stages_ + tile / Shape::kTeams;  // from this team's first
-      row.place = find_row(p_.kv, work_.sequence, work_.head, work_.only_block, work_.first_position,
+      row.place = find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, work_.first_position,
                            work_.first_position, work_.high);
       row.key = address(ring_ + static_cast<std::uint32_t>(stages_on * 2 * Shape::kTileBytes), in_tile, 0);
       row.scales = scales_ + stages_on * 2 * Shape::kKeys + in_tile;
@@ -208,6 +210,8 @@ class DecodeBlock : private DecodeMath<Shape> {
     }
     DecodeInputs<Shape> inputs(p_, work_, warp_, lane_, newest);
     wait_for_predecessor();
+    inputs.ask();
+    fill_ring(places, 1, stages_, tiles);
     inputs.make(queries_, row);
     __syncthreads();
   }
@@ -301,7 +305,7 @@ class DecodeBlock : private DecodeMath<Shape> {
   __device__ RowPlace place_of(int tile) const {
     const int position = work_.low + tile * Shape::kKeys + own_row();
     if (position == made_) return {kMadeHere, 0};
-    return find_row(p_.kv, work_.sequence, work_.head, work_.only_block, position, work_.low, work_.high);
+    return find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, position, work_.low, work_.high);
   }
   __device__ void load(int tile, int stage, RowPlace place) const {
     const int row = own_row();

@@ -27,21 +27,43 @@ class DecodeInputs {
         lane_(lane),
         makes_key_(newest && warp == kKeyWarp),
         makes_value_(newest && warp == kValueWarp) {
-    const float* query_norm = p_.preparation.query_norm;
-    const float* key_norm = p_.preparation.key_norm;
-    query_weight_ = load(query_norm, warp_ < work_.rows, 1.0f);
-    key_weight_ = load(key_norm, makes_key_, 1.0f);
+    query_weight_ = load_weight(p_.preparation.query_norm, warp_ < work_.rows);
+    key_weight_ = load_weight(p_.preparation.key_norm, makes_key_);
   }
 
-  // Writes queries to their tile, and the new row. After wait_for_predecessor(); a barrier of the block makes all of it
-  // seen.
-  __device__ void make(std::uint32_t queries, const NewRow& to) {
-    // One query a warp is a short way through the code, which is cold.
-    if (work_.rows <= Shape::kWarps) {
-      make_rows<1>(queries, to);
-    } else {
-      make_rows<kRowsOfWarp>(queries, to);
+  // Asks for what this step made, after wait_for_predecessor(); nothing here waits for it.
+  __device__ void ask() {
+    const Preparation& from = p_.preparation;
+    const auto* token = static_cast<const __nv_bfloat16*>(from.projections) + work_.token_begin * from.stride;
+    const int kv_heads = static_cast<int>(gridDim.y) >> p_.head_shift;
+    const int first_key = static_cast<int>(gridDim.y) * p_.group;
+#pragma unroll
+    for (int i = 0; i < kRowsOfWarp; ++i) {
+      const int row = warp_ + i * Shape::kWarps;
+      rows_[i] = load_raw(token + (work_.head * p_.group + row) * Shape::kDim, row < work_.rows);
     }
+    const int head = first_key + work_.kv_head + (makes_value_ && from.values_from_keys == 0 ? kv_heads : 0);
+    own_ = load_raw(token + head * Shape::kDim, makes_key_ || makes_value_);
+    angles_ = load_angles();
+  }
+  // Writes queries to their tile, and the new row; a barrier of the block makes all of it seen.
+  __device__ void make(std::uint32_t queries, const NewRow& to) {
+    const float epsilon = p_.preparation.epsilon;
+    // One way through the code for all rows: it is cold, and costs more than its work.
+#pragma unroll 1
+    for (int at = warp_; at < work_.rows; at += Shape::kWarps) {
+      Row row = widen(rows_[0]);
+      ::facet::cuda::norm(row, query_weight_, epsilon, kHalf);
+      ::facet::cuda::rotate(row, angles_);
+      store_tile(row, queries + static_cast<std::uint32_t>(at * Shape::kPitch));
+#pragma unroll
+      for (int i = 0; i + 1 < kRowsOfWarp; ++i) rows_[i] = rows_[i + 1];
+    }
+    if (!makes_key_ && !makes_value_) return;
+    Row row = widen(own_);
+    ::facet::cuda::norm(row, key_weight_, epsilon, kHalf);
+    if (makes_key_) ::facet::cuda::rotate(row, angles_);
+    store_row(row, to);
   }
 
  private:
@@ -53,42 +75,36 @@ class DecodeInputs {
   using Row = ::facet::cuda::Head<kVector, kSlots>;
   using Part = ::facet::cuda::Floats<kVector>;
 
-  template <int kCount>
-  __device__ void make_rows(std::uint32_t queries, const NewRow& to) {
-    const Preparation& from = p_.preparation;
-    const auto* token = static_cast<const __nv_bfloat16*>(from.projections) + work_.token_begin * from.stride;
-    const int kv_heads = static_cast<int>(gridDim.y);
-    const int first_key = kv_heads * p_.group;
-    const bool makes_row = makes_key_ || makes_value_;
-    // Everything that comes from memory is asked for before the first use.
-    Row rows[kCount], own[1];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int row = warp_ + i * Shape::kWarps;
-      rows[i] = load(token + (work_.head * p_.group + row) * Shape::kDim, row < work_.rows, 0.0f);
-    }
-    const int head = first_key + work_.head + (makes_value_ && from.values_from_keys == 0 ? kv_heads : 0);
-    own[0] = load(token + head * Shape::kDim, makes_row, 0.0f);
-    const Row angles = load_angles();
-    if (warp_ < work_.rows) {
-      ::facet::cuda::norm(rows, query_weight_, from.epsilon, kHalf);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const int row = warp_ + i * Shape::kWarps;
-        ::facet::cuda::rotate(rows[i], angles);
-        // Rows past the last query are zeros.
-        if (row < Shape::kRows) store_tile(rows[i], queries + static_cast<std::uint32_t>(row * Shape::kPitch));
-      }
-    }
-    if (!makes_row) return;
-    ::facet::cuda::norm(own, key_weight_, from.epsilon, kHalf);
-    if (makes_key_) ::facet::cuda::rotate(own[0], angles);
-    store_row(own[0], to);
+  __device__ Row load_weight(const float* row, bool wanted) const {
+    return ::facet::cuda::load_halves<kVector, kSlots>(row, row + kHalf, wanted ? kHalf : 0, 1.0f, 1.0f, lane_);
   }
-  template <typename T>
-  __device__ Row load(const T* row, bool wanted, float otherwise) const {
-    return ::facet::cuda::load_halves<kVector, kSlots>(row, row + kHalf, wanted ? kHalf : 0, otherwise, otherwise,
-                                                       lane_);
+  // A row of bf16 as it lies in memory.
+  struct Raw {
+    uint2 low[kSlots], high[kSlots];
+  };
+  __device__ Raw load_raw(const __nv_bfloat16* row, bool wanted) const {
+    Raw raw;
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      const int at = slot * 32 + lane_;
+      const bool known = wanted && at * kVector < kHalf;
+      raw.low[slot] = known ? reinterpret_cast<const uint2*>(row)[at] : make_uint2(0, 0);
+      raw.high[slot] = known ? reinterpret_cast<const uint2*>(row + kHalf)[at] : make_uint2(0, 0);
+    }
+    return raw;
+  }
+  __device__ static Part widen(uint2 raw) {
+    return {{__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u), __uint_as_float(raw.y << 16),
+             __uint_as_float(raw.y & 0xffff0000u)}};
+  }
+  __device__ static Row widen(const Raw& raw) {
+    Row row;
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      row.low[slot] = widen(raw.low[slot]);
+      row.high[slot] = widen(raw.high[slot]);
+    }
+    return row;
   }
   __device__ Row load_angles() const {
     const Preparation& from = p_.preparation;
@@ -170,7 +186,8 @@ class DecodeInputs {
   const Work& work_;
   const int warp_, lane_;
   const bool makes_key_, makes_value_;
-  Row query_weight_, key_weight_;
+  Row query_weight_, key_weight_, angles_;
+  Raw rows_[kRowsOfWarp], own_;
 };
 
 }  // namespace facet::attention::cuda

@@ -45,7 +45,7 @@ struct FlashParams {
   std::int64_t query_stride;
   void* output;  // bf16
   std::int64_t output_stride;
-  std::int32_t group;          // query heads of a KV head
+  std::int32_t group;          // query heads of a KV head; decode: that a block takes
   std::int32_t group_inverse;  // 65536 / group, rounded up
   std::int32_t window;         // 0: global
   float scale;                 // of scores in the exponent of 2; positive, see query_sign
@@ -56,8 +56,10 @@ struct FlashParams {
   std::int32_t stages;      // tiles of keys and values in shared memory
   std::int32_t splits;      // decode: blocks that share the keys of a (sequence, KV head), whole clusters
   std::int32_t cluster;     // decode: blocks of a cluster, a power of two
-  float* parts;             // decode with more than one cluster: [sequence, KV head, cluster, part_floats]
-  std::uint32_t* counters;  // decode: [sequence, KV head, kMaxCluster], zero between launches
+  std::int32_t head_shift;  // decode: so many halvings of a KV head's query heads make those of a block
+  std::int32_t inbox_rows;  // decode: packed rows of a block at most
+  float* parts;             // decode with more than one cluster: [sequence, heads of a block, cluster, part_floats]
+  std::uint32_t* counters;  // decode: [sequence, heads of a block, kMaxCluster], zero between launches
   Preparation preparation;  // decode
 };
 
@@ -66,7 +68,7 @@ inline constexpr std::int32_t kPrefillRows = 64;
 inline constexpr std::int32_t kMaxStages = 4;
 inline constexpr std::int32_t kMaxCluster = 16;   // more than 8 blocks are allowed on request
 inline constexpr std::int32_t kClusterSizes = 5;  // 1, 2, 4, 8, 16
-inline constexpr std::int32_t kMaxClusters = 32;  // of one (sequence, KV head)
+inline constexpr std::int32_t kMaxClusters = 32;  // of one (sequence, heads of a block)
 
 // What one cluster leaves: a slice for each of its blocks, together [kDecodeRows, head_dim] sums and for each block the
 // largest score and the sum of weights of every row.

@@ -54,7 +54,7 @@ TEST_F(Prepared, EveryLayoutHeadDimGroupAndElement) {
     for (const KvAddressing addressing : kAddressings) {
       for (const KvOrder order : kOrders) {
         for (const DType element : kElements) {
-          for (const std::int64_t group : {1, 2, 3, 16}) {
+          for (const std::int64_t group : {1, 2, 16}) {
             const CudaShape shape{2 * group, 2, dim, round % 3 == 0 ? 24 : 0};
             const PreparedShape prepared{round % 2 == 1, round % 5 == 0 ? dim / 8 : dim / 2, round % 4};
             check(plugin, shape, {addressing, order, element, 16, 2},
@@ -72,7 +72,7 @@ TEST_F(Prepared, ModelShapes) {
   const AttentionPlugin plugin("attention_flash_cuda", host());
   const CudaShape sliding{16, 8, 256, 1024};
   const CudaShape global{16, 1, 512, 0};
-  for (const std::int64_t context : {1, 15, 16, 17, 64, 65, 1023, 1024, 1025, 1500, 3000}) {
+  for (const std::int64_t context : {1, 16, 17, 65, 1024, 1025, 3000}) {
     for (const bool together : {false, true}) {
       std::vector<Piece> pieces{{context - 1, 1}};
       if (together) pieces.insert(pieces.end(), {{2 * context, 1}, {0, 0}, {context / 2, 1}, {0, 1}});
@@ -100,7 +100,7 @@ TEST_F(Prepared, RandomBatches) {
   const auto pick = [&](std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(random);
   };
-  for (int round = 0; round < 80; ++round) {
+  for (int round = 0; round < 60; ++round) {
     const std::int64_t longest_split = round % 2 == 0 ? 20 : 200;
     const AttentionPlugin plugin(
         "attention_flash_cuda", host(),

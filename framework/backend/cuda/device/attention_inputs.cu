@@ -104,9 +104,8 @@ __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x
                                                       is_value ? 0 : x.live, 1.0f, 0.0f, lane);  // no turn past `live`
   const int source = is_value && x.values_from_keys ? head - x.kv_heads : head;
   const __nv_bfloat16* in = x.projections + token * x.stride + source * x.head_dim;
-  Head<V, SLOTS> rows[1] = {load_halves<V, SLOTS>(in, in + half, half, 0.0f, 0.0f, lane)};
-  norm(rows, weight, x.epsilon, half);
-  Head<V, SLOTS>& row = rows[0];
+  Head<V, SLOTS> row = load_halves<V, SLOTS>(in, in + half, half, 0.0f, 0.0f, lane);
+  norm(row, weight, x.epsilon, half);
   rotate(row, angles);
   if (is_query) {
     store_head(row, x.queries + (token * x.query_heads + head) * x.head_dim, half, to_bf16);

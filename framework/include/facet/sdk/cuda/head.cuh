@@ -36,34 +36,24 @@ __device__ Head<V, SLOTS> load_halves(const T* low, const T* high, int count, fl
   return head;
 }
 
-// Heads of one weight, each by itself; sums go over a warp of 32 and take turns, so that none waits for another.
-template <int N, int V, int SLOTS>
-__device__ void norm(Head<V, SLOTS> (&heads)[N], const Head<V, SLOTS>& weight, float epsilon, int half) {
-  float squares[N];
+// Of a warp of 32; the same in every lane.
+template <int V, int SLOTS>
+__device__ void norm(Head<V, SLOTS>& head, const Head<V, SLOTS>& weight, float epsilon, int half) {
+  float squares = 0;
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    squares[i] = 0;
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) {
-      squares[i] =
-          __fadd_rn(squares[i], __fadd_rn(sum_of_squares(heads[i].low[slot]), sum_of_squares(heads[i].high[slot])));
-    }
+  for (int slot = 0; slot < SLOTS; ++slot) {
+    squares = __fadd_rn(squares, __fadd_rn(sum_of_squares(head.low[slot]), sum_of_squares(head.high[slot])));
   }
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
+  for (int offset = 16; offset > 0; offset /= 2)
+    squares = __fadd_rn(squares, __shfl_xor_sync(0xffffffffu, squares, offset));
+  const float factor = rsqrtf(__fadd_rn(squares / static_cast<float>(2 * half), epsilon));
 #pragma unroll
-    for (int i = 0; i < N; ++i) squares[i] = __fadd_rn(squares[i], __shfl_xor_sync(0xffffffffu, squares[i], offset));
-  }
+  for (int slot = 0; slot < SLOTS; ++slot) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    const float factor = rsqrtf(__fadd_rn(squares[i] / static_cast<float>(2 * half), epsilon));
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) {
-#pragma unroll
-      for (int e = 0; e < V; ++e) {
-        heads[i].low[slot].at[e] = __fmul_rn(heads[i].low[slot].at[e], __fmul_rn(factor, weight.low[slot].at[e]));
-        heads[i].high[slot].at[e] = __fmul_rn(heads[i].high[slot].at[e], __fmul_rn(factor, weight.high[slot].at[e]));
-      }
+    for (int e = 0; e < V; ++e) {
+      head.low[slot].at[e] = __fmul_rn(head.low[slot].at[e], __fmul_rn(factor, weight.low[slot].at[e]));
+      head.high[slot].at[e] = __fmul_rn(head.high[slot].at[e], __fmul_rn(factor, weight.high[slot].at[e]));
     }
   }
 }
