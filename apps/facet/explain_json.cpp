@@ -104,9 +104,12 @@ Json attention_json(gemma4::Pipeline& pipeline, std::size_t group, const Bystand
   entry["planned"] = module.planned();
   entry["layout"] = sdk::to_string(layout);
   entry["workspace_bytes"] = module.workspace_bytes();
+  entry["fused"] = sdk::attention_fusions_to_string(module.problem().fusions);
   entry["refused"] = refusals_json(module.refused());
   if (bystanders == nullptr) return entry;
-  entry["others"] = bystanders->ask(module.problem(), {&plugin});
+  abi::AttentionProblem problem = module.problem();
+  problem.fusions = 0;  // others are asked whether they could serve, not how
+  entry["others"] = bystanders->ask(problem, {&plugin});
   return entry;
 }
 

@@ -8,7 +8,7 @@ namespace facet::cli {
 // {config_file, checkpoint, device, threads, cpu_features,
 //  linear: [{layer, module, weights, out_features, in_features, choices: [{min_rows, max_rows, plugin, version, file,
 //    options, rule, layout, packed_bytes, workspace_bytes, refused: [{plugin, reasons}], others?}]}],
-//  attention: [{group, layers, plugin, ..., layout, workspace_bytes, refused, others?}],
+//  attention: [{group, layers, plugin, ..., layout, workspace_bytes, fused, refused, others?}],
 //  kv_cache: [{group, layers, plugin, ..., layout, window, kv_heads, head_dim, pool_bytes, sequences_that_fit,
 //    refused}],
 //  scheduler: {plugin, version, file, options, rule}}

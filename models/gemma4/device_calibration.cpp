@@ -308,8 +308,7 @@ void DeviceCalibration::attend(std::size_t model, std::size_t batch, LinearGroup
   prepare.kv = &kv;
   prepare.queries = scratch_->queries.data();
   backend_.rotary(step.positions, rows.tokens(), norms_.inverse_frequency.as<float>(), prepare.rotary);
-  backend_.prepare_attention(prepare);
-  attention_->module(layer_).run(backend_, static_cast<std::int32_t>(layer_), step.batch, kv, prepare.queries,
+  attention_->module(layer_).run(backend_, static_cast<std::int32_t>(layer_), step.batch, prepare,
                                  states_[model].kept[batch].data(), scratch_->workspace.memory());
   attention_->end(rows);
 }

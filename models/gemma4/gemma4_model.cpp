@@ -236,9 +236,7 @@ void Gemma4Model::attend(std::size_t index) {
   prepare.tokens = tokens_;
   prepare.kv = &kv;
   prepare.queries = at(layout.queries);
-  backend_.prepare_attention(prepare);
-
-  plan.attention->run(backend_, static_cast<std::int32_t>(index), step.batch, kv, at(layout.queries), at(layout.inner),
+  plan.attention->run(backend_, static_cast<std::int32_t>(index), step.batch, prepare, at(layout.inner),
                       workspace_.memory());
   enter(layer.sliding ? StepPart::sliding_output : StepPart::global_output);
   plan.output.run(backend_, tokens_, at(layout.inner), at(layout.update), workspace_.memory());

@@ -66,7 +66,7 @@ class ModelPlan {
   ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry& registry, const DeviceProfile& device);
 
   const CheckpointFacts& facts() const { return facts_; }
-  const Backend& backend() const { return backend_; }
+  const DeviceProfile& device() const { return device_; }
   const std::vector<LinearGroup*>& linears() const { return linears_; }
   // What was asked for each of linears().
   const std::vector<LinearSpec>& linear_specs() const { return specs_; }

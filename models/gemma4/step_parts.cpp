@@ -32,7 +32,7 @@ class Costs {
  private:
   static std::size_t count() { return static_cast<std::size_t>(StepPart::count); }
   PartCost& at(StepPart part) { return costs_[static_cast<std::size_t>(part)]; }
-  double activation_bytes() const { return static_cast<double>(sdk::element_bytes(plan_.backend().activation_type())); }
+  double activation_bytes() const { return static_cast<double>(sdk::element_bytes(plan_.device().activation_type())); }
 
   void add(StepPart part, const LinearGroup& group, std::int64_t rows, double tokens) {
     for (const LinearModule& module : group.modules()) {

@@ -2,7 +2,9 @@
 // together do not fit the L2. Decode: TB/s of K and V beside the read rate of the device. Prefill: TFLOP/s of the
 // visible work.
 //
-// bench_cuda_attention [--json FILE] [--only decode|prefill] [option=value ...]   (options of the plugin)
+// bench_cuda_attention [--json FILE] [--only decode|prefill] [--prepare] [option=value ...]   (options of the plugin)
+//
+// --prepare: decode makes queries and KV rows from projections in the same launch.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -153,7 +155,25 @@ abi::KvView make_view(const Case& c, const Memory& memory) {
   return view;
 }
 
-Result measure(const Plugin& plugin, const Case& c, const Memory& memory, cudaStream_t stream) {
+// Projections, norms and angles are whatever the random queries hold.
+abi::AttentionPreparation make_preparation(const Case& c, const Memory& memory) {
+  abi::AttentionPreparation preparation{};
+  preparation.size = sizeof preparation;
+  preparation.values_from_keys = c.layer.window == 0 ? 1 : 0;
+  preparation.projections = memory.queries.data();
+  preparation.projection_stride =
+      (kQueryHeads + (preparation.values_from_keys != 0 ? 1 : 2) * c.layer.kv_heads) * c.layer.head_dim;
+  auto* floats = reinterpret_cast<float*>(memory.queries.data() + memory.queries.bytes() / 2);
+  preparation.query_norm = floats;
+  preparation.key_norm = floats + c.layer.head_dim;
+  preparation.rotary_live = c.layer.window == 0 ? c.layer.head_dim / 8 : c.layer.head_dim / 2;
+  preparation.cosine = floats + 2 * c.layer.head_dim;
+  preparation.sine = preparation.cosine + c.sequences * preparation.rotary_live;
+  preparation.epsilon = 1e-6f;
+  return preparation;
+}
+
+Result measure(const Plugin& plugin, const Case& c, const Memory& memory, cudaStream_t stream, bool prepare) {
   abi::KvView view = make_view(c, memory);
   const std::int64_t blocks = c.sequences * view.table_stride;
   std::vector<std::int32_t> table(static_cast<std::size_t>(blocks));
@@ -189,6 +209,7 @@ Result measure(const Plugin& plugin, const Case& c, const Memory& memory, cudaSt
   problem.max_sequences = c.sequences;
   problem.max_context = c.context;
   problem.layout = view.layout;
+  problem.fusions = prepare ? abi::kFusePreparation : 0u;
   abi::AttentionPlan plan{};
   if (plugin->plan(problem, &plan, sink()) != abi::Status::ok) throw std::runtime_error("no plan");
   if (plan.workspace_bytes > memory.workspace.bytes()) throw std::runtime_error("the workspace is too small");
@@ -205,6 +226,8 @@ Result measure(const Plugin& plugin, const Case& c, const Memory& memory, cudaSt
   args.output = memory.output.data();
   args.query_stride = args.output_stride = kQueryHeads * c.layer.head_dim;
   args.workspace = {memory.workspace.data(), memory.workspace.bytes()};
+  const abi::AttentionPreparation preparation = make_preparation(c, memory);
+  if (prepare) args.preparation = &preparation;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t replay = nullptr;
   require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
@@ -267,6 +290,7 @@ std::vector<Case> cases(const std::string& only) {
 
 int run(int argc, char** argv) {
   std::string json_file, only;
+  bool prepare = false;
   std::map<std::string, std::int64_t> set;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -274,6 +298,8 @@ int run(int argc, char** argv) {
       json_file = argv[++i];
     } else if (argument == "--only" && i + 1 < argc) {
       only = argv[++i];
+    } else if (argument == "--prepare") {
+      prepare = true;
     } else if (const std::size_t equals = argument.find('='); equals != std::string::npos) {
       set[argument.substr(0, equals)] = std::stoll(argument.substr(equals + 1));
     } else {
@@ -308,7 +334,7 @@ int run(int argc, char** argv) {
               "tokens", "context", "median us", "min", "max", "TB/s", "TFLOP/s", "floor us", "share");
   bool first = true;
   for (const Case& c : cases(only)) {
-    const Result r = measure(plugin, c, memory, stream);
+    const Result r = measure(plugin, c, memory, stream, prepare && c.phase == "decode");
     const double floor = std::max(r.bytes / kReadCeiling, r.flop / kPeak) * 1e6;
     const char* element = c.element == abi::DType::i8 ? "i8" : "bf16";
     std::printf("%-8s %-8s %-5s %5lld %7lld %7lld | %9.2f %9.2f %9.2f | %7.2f %8.1f | %9.2f %5.1f%%\n", c.phase.c_str(),

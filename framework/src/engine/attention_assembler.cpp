@@ -91,6 +91,16 @@ abi::AttentionProblem make_attention_problem(const KvGroupSpec& spec, AttentionS
   return problem;
 }
 
+// Asks for the fused preparation, then without; leaves in `problem` what was taken.
+bool supports(const PluginInstance<abi::Attention>& plugin, abi::AttentionProblem& problem, SinkText& reasons) {
+  for (const std::uint32_t fusions : {static_cast<std::uint32_t>(abi::kFusePreparation), 0u}) {
+    problem.fusions = fusions;
+    reasons = {};
+    if (plugin->supports(problem, reasons.sink()) != 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 AttentionAssembly assemble_attention(const Config& config, PluginRegistry& registry, abi::Device device,
@@ -122,7 +132,7 @@ AttentionAssembly assemble_attention(const Config& config, PluginRegistry& regis
     }
     problem.layout = *common;
     SinkText reasons;
-    if (instance->plugin && instance->plugin->supports(problem, reasons.sink()) == 0) {
+    if (instance->plugin && !supports(instance->plugin, problem, reasons)) {
       refused.push_back({candidate.name, reasons.text()});
       continue;
     }

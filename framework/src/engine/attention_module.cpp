@@ -18,18 +18,35 @@ AttentionModule::AttentionModule(KvGroupSpec group, const abi::AttentionProblem&
                   }),
       refused_(std::move(refused)) {}
 
-void AttentionModule::run(const Backend& backend, std::int32_t layer, const abi::BatchView& batch,
-                          const abi::KvView& kv, const void* queries, void* output, abi::Memory workspace) {
+void AttentionModule::run(Backend& backend, std::int32_t layer, const abi::BatchView& batch,
+                          const AttentionInput& input, void* output, abi::Memory workspace) {
+  const bool fused = (problem_.fusions & abi::kFusePreparation) != 0 && batch.max_new_tokens == 1;
+  abi::AttentionPreparation preparation{};
+  if (fused) {
+    preparation.size = sizeof preparation;
+    preparation.values_from_keys = input.values_from_keys ? 1 : 0;
+    preparation.projections = input.projections;
+    preparation.projection_stride = input.stride;
+    preparation.query_norm = input.query_norm;
+    preparation.key_norm = input.key_norm;
+    preparation.cosine = input.rotary.cosine;
+    preparation.sine = input.rotary.sine;
+    preparation.rotary_live = input.rotary.live;
+    preparation.epsilon = input.epsilon;
+  } else {
+    backend.prepare_attention(input);
+  }
   abi::AttentionArgs args{};
   args.size = sizeof args;
   args.stream = backend.stream();
   args.batch = &batch;
-  args.kv = &kv;
-  args.queries = queries;
+  args.kv = input.kv;
+  args.queries = fused ? nullptr : input.queries;
   args.query_stride = problem_.query_heads * problem_.head_dim;
   args.output = output;
   args.output_stride = args.query_stride;
   args.workspace = workspace;
+  args.preparation = fused ? &preparation : nullptr;
   SinkText text;
   abi::Status status;
   {

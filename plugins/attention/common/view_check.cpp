@@ -71,9 +71,15 @@ void check_view(const abi::AttentionProblem& problem, const abi::AttentionArgs& 
           sdk::to_string(seen));
   require(args.workspace.bytes >= workspace_bytes, "the workspace has ", args.workspace.bytes,
           " bytes and the plan needs ", workspace_bytes);
+  const bool prepares = args.preparation != nullptr;
+  require(!prepares || (problem.fusions & abi::kFusePreparation) != 0,
+          "the call has a preparation and the plan was made without");
+  require(!prepares || batch.max_new_tokens <= 1, "a preparation came with a step of up to ", batch.max_new_tokens,
+          " tokens a sequence; it serves steps of one");
   if (batch.token_count == 0) return;
-  require(args.queries != nullptr && args.output != nullptr && view.keys != nullptr && view.values != nullptr,
-          "queries, output, keys or values are null");
+  require(
+      (prepares || args.queries != nullptr) && args.output != nullptr && view.keys != nullptr && view.values != nullptr,
+      "queries, output, keys or values are null");
   require(seen.scales == KvScales::none || (view.key_scales != nullptr && view.value_scales != nullptr),
           "the KV view has no scales");
 }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "attention/common/view_check.h"
+#include "attention/cuda/params.h"
 
 namespace facet::attention::cuda {
 
@@ -19,6 +20,26 @@ constexpr std::uint32_t kAlignment = 16;
 
 // Best first.
 constexpr DType kElements[] = {DType::bf16, DType::i8};
+
+bool misaligned(const void* pointer, std::uintptr_t step) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % step != 0;
+}
+
+void check_preparation(const abi::AttentionProblem& problem, const abi::AttentionPreparation& from) {
+  const std::int64_t heads = problem.query_heads + (from.values_from_keys != 0 ? 1 : 2) * problem.kv_heads;
+  require(from.projections != nullptr && from.query_norm != nullptr && from.key_norm != nullptr,
+          "projections or norms of a preparation are null");
+  require(from.rotary_live >= 0 && from.rotary_live <= problem.head_dim / 2, "rotary_live ", from.rotary_live,
+          " is outside 0..", problem.head_dim / 2);
+  require(from.rotary_live == 0 || (from.cosine != nullptr && from.sine != nullptr),
+          "the angles of a preparation are null");
+  require(!misaligned(from.projections, 16) && from.projection_stride % 8 == 0 &&
+              from.projection_stride >= heads * problem.head_dim,
+          "projections must start at a multiple of 16 bytes with a stride of whole 8 elements, at least ",
+          heads * problem.head_dim, "; the stride is ", from.projection_stride);
+  require(!misaligned(from.query_norm, 16) && !misaligned(from.key_norm, 16),
+          "norm weights must start at a multiple of 16 bytes");
+}
 
 }  // namespace
 
@@ -41,6 +62,9 @@ void check_problem(const abi::AttentionProblem& problem, sdk::Reasons& reasons) 
                   " is outside 1..65535");
   reasons.require(problem.max_context > 0 && problem.max_context <= kMaxPosition - 65536, "max_context ",
                   problem.max_context, " is outside 1..", kMaxPosition - 65536);
+  const std::int64_t group = problem.query_heads / std::max<std::int64_t>(1, problem.kv_heads);
+  reasons.require((problem.fusions & abi::kFusePreparation) == 0 || group <= kDecodeRows,
+                  "the preparation is fused for ", kDecodeRows, " query heads a KV head at most, not for ", group);
   check_layout(problem.layout, kElements, "neither bf16 nor i8; set the cache's storage to one of them", reasons);
   reasons.require(problem.layout.alignment % kAlignment == 0 && problem.layout.alignment > 0,
                   "KV blocks are aligned to ", problem.layout.alignment, " bytes, not to a multiple of ", kAlignment);
@@ -57,9 +81,7 @@ void check_call(const abi::AttentionProblem& problem, const abi::AttentionArgs& 
   require(batch.max_rows <= problem.max_context, "a step of sequences of up to ", batch.max_rows,
           " rows exceeds the planned context of ", problem.max_context);
   if (batch.token_count == 0) return;
-  const auto misaligned = [](const void* pointer, std::uintptr_t step) {
-    return reinterpret_cast<std::uintptr_t>(pointer) % step != 0;
-  };
+  if (args.preparation != nullptr) check_preparation(problem, *args.preparation);
   require(!misaligned(args.queries, 16) && args.query_stride % 8 == 0,
           "queries must start at a multiple of 16 bytes with a stride of whole 8 elements; the stride is ",
           args.query_stride);

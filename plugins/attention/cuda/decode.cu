@@ -20,6 +20,7 @@ class SliceFold {
       : p_(params), work_(block.work()), block_(block) {
     const int cluster = params.cluster;
     const int shift = log2_of(cluster);
+    shift_ = shift;
     rank_ = static_cast<int>(blockIdx.x) & (cluster - 1);
     index_ = static_cast<int>(blockIdx.x) >> shift;
     clusters_ = (work_.parts + cluster - 1) >> shift;
@@ -31,7 +32,12 @@ class SliceFold {
 
   // The cluster's blocks have published.
   __device__ void run() {
-    for (int i = static_cast<int>(threadIdx.x); i < work_.rows * quads_; i += Shape::kThreads) fold_members(i);
+    // Few columns of few rows: the members of a sum are read by as many lanes.
+    if (work_.rows * quads_ * p_.cluster <= Shape::kThreads) {
+      fold_side_by_side();
+    } else {
+      for (int i = static_cast<int>(threadIdx.x); i < work_.rows * quads_; i += Shape::kThreads) fold_members(i);
+    }
     if (clusters_ > 1) fold_clusters();
   }
 
@@ -52,6 +58,14 @@ class SliceFold {
     to[0] = pack_bf16(sum.x * scale, sum.y * scale);
     to[1] = pack_bf16(sum.z * scale, sum.w * scale);
   }
+  // Of the quads of all rows; a division is slow.
+  __device__ int row_of(int item) const {
+    if constexpr ((Shape::kDim & (Shape::kDim - 1)) == 0) {
+      return item >> (__ffs(Shape::kDim / 4) - 1 - shift_);
+    } else {
+      return item / quads_;
+    }
+  }
   __device__ static void add(float4& sum, float factor, float4 value) {
     sum.x = fmaf(factor, value.x, sum.x);
     sum.y = fmaf(factor, value.y, sum.y);
@@ -60,8 +74,8 @@ class SliceFold {
   }
 
   __device__ void fold_members(int item) {
-    const int row = item / quads_;
-    const int quad = item % quads_;
+    const int row = row_of(item);
+    const int quad = item - row * quads_;
     float most = -INFINITY;
 #pragma unroll 4
     for (int m = 0; m < members_; ++m) most = fmaxf(most, block_.inbox_stats(m, row).x);
@@ -75,6 +89,34 @@ class SliceFold {
       add(sum, factor, *reinterpret_cast<const float4*>(block_.inbox(m, row) + quad * 4));
       weights = fmaf(factor, stats.y, weights);
     }
+    leave(row, quad, sum, most, weights);
+  }
+  // One sum for each `cluster` lanes, a member a lane.
+  __device__ void fold_side_by_side() const {
+    const int item = static_cast<int>(threadIdx.x) >> shift_;
+    const int member = static_cast<int>(threadIdx.x) & (p_.cluster - 1);
+    const bool there = item < work_.rows * quads_ && member < members_;
+    const int row = there ? row_of(item) : 0;
+    const int quad = there ? item - row * quads_ : 0;
+    const float2 stats = there ? block_.inbox_stats(member, row) : make_float2(-INFINITY, 0.0f);
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (there) sum = *reinterpret_cast<const float4*>(block_.inbox(member, row) + quad * 4);
+    float most = stats.x;
+    for (int other = 1; other < p_.cluster; other *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, other));
+    const float factor = exp2_fast(stats.x - (most == -INFINITY ? 0.0f : most));
+    float weights = factor * stats.y;
+    sum = make_float4(factor * sum.x, factor * sum.y, factor * sum.z, factor * sum.w);
+    for (int other = 1; other < p_.cluster; other *= 2) {
+      weights += __shfl_xor_sync(0xffffffffu, weights, other);
+      sum.x += __shfl_xor_sync(0xffffffffu, sum.x, other);
+      sum.y += __shfl_xor_sync(0xffffffffu, sum.y, other);
+      sum.z += __shfl_xor_sync(0xffffffffu, sum.z, other);
+      sum.w += __shfl_xor_sync(0xffffffffu, sum.w, other);
+    }
+    if (there && member == 0) leave(row, quad, sum, most, weights);
+  }
+  // The output, or this cluster's share of it.
+  __device__ void leave(int row, int quad, float4 sum, float most, float weights) const {
     if (clusters_ == 1) {
       write(row, quad, sum, weights);
       return;
@@ -100,18 +142,18 @@ class SliceFold {
     if (!last) return;
     __threadfence();
     for (int i = static_cast<int>(threadIdx.x); i < work_.rows * quads_; i += Shape::kThreads) {
-      const int row = i / quads_;
-      const int quad = i % quads_;
+      const int row = row_of(i);
+      const int quad = i - row * quads_;
       const auto stats = [&](int c) {
         return __ldcg(reinterpret_cast<const float2*>(slice(c) + Shape::kRows * columns_ + row * 2));
       };
       float most = -INFINITY;
-#pragma unroll 8
+#pragma unroll 16
       for (int c = 0; c < clusters_; ++c) most = fmaxf(most, stats(c).x);
       const float base = most == -INFINITY ? 0.0f : most;
       float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       float weights = 0.0f;
-#pragma unroll 8
+#pragma unroll 16
       for (int c = 0; c < clusters_; ++c) {
         const float2 of_cluster = stats(c);
         const float factor = exp2_fast(of_cluster.x - base);
@@ -125,11 +167,15 @@ class SliceFold {
   const FlashParams& p_;
   const Work& work_;
   const DecodeBlock<Shape>& block_;
-  int rank_, index_, clusters_, most_clusters_, members_, columns_, quads_;
+  int shift_, rank_, index_, clusters_, most_clusters_, members_, columns_, quads_;
 };
 
+// A block finds its place beside one of another kernel of 9 warps with up to 96 registers each, three of them in one
+// quarter of the processor: (16384 - 3 * 32 * 96) / 32.
+constexpr int kDecodeRegisters = 224;
+
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 1) decode_kernel(const __grid_constant__ FlashParams params) {
+__global__ void __maxnreg__(kDecodeRegisters) decode_kernel(const __grid_constant__ FlashParams params) {
   extern __shared__ unsigned char shared[];
   // Parameters are cold in constant memory at every launch; all are fetched at once while the predecessor runs.
   for (unsigned i = threadIdx.x; i < sizeof params / 4; i += Shape::kThreads) {
@@ -175,8 +221,10 @@ cudaError_t prepare(DecodeLimits& limits) {
 
 template <typename Shape>
 cudaError_t launch(const FlashParams& params, const LaunchShape& shape) {
-  return launch_grid(decode_kernel<Shape>, params, shape, params.splits, params.cluster, Shape::kThreads,
-                     Shape::shared_bytes(params.stages, params.cluster > 1));
+  LaunchShape by_head = shape;
+  by_head.kv_heads <<= params.head_shift;
+  return launch_grid(decode_kernel<Shape>, params, by_head, params.splits, params.cluster, Shape::kThreads,
+                     Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows));
 }
 
 }  // namespace

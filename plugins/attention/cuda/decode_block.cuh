@@ -5,6 +5,7 @@
 // registers: the result of Q K^T has the layout that P V reads.
 #pragma once
 
+#include "attention/cuda/decode_inputs.cuh"
 #include "attention/cuda/decode_math.cuh"
 
 namespace facet::attention::cuda {
@@ -31,7 +32,7 @@ class DecodeBlock : private DecodeMath<Shape> {
     at += Shape::kInboxStatBytes;
     // A block alone leaves its sums where its first team's are.
     inbox_ = params.cluster > 1 ? reinterpret_cast<float*>(at) : sums_;
-    at += params.cluster > 1 ? Shape::kInboxBytes : 0;
+    at += params.cluster > 1 ? params.inbox_rows * Shape::kInboxRowBytes : 0;
     inbox_shift_ = log2_of(params.cluster);
     queries_ready_ = shared_address(at);
     tiles_ready_ = queries_ready_ + 8 + static_cast<std::uint32_t>(team_ * kMaxStages * 8);
@@ -51,6 +52,9 @@ class DecodeBlock : private DecodeMath<Shape> {
       return false;
     }
     const int tiles = (work_.high - work_.low + Shape::kKeys - 1) / Shape::kKeys;
+    // The share that ends with the newest key; its block makes that row.
+    const bool newest = p_.preparation.projections != nullptr && tiles > 0 && work_.high > work_.first_position;
+    if (newest && (tiles - 1) / Shape::kTeams < stages_) made_ = work_.first_position;
     // Tables are read for all stages before anything waits for one of them.
     constexpr int kMost = kMostStages<Shape>;
     RowPlace places[kMost];
@@ -58,14 +62,18 @@ class DecodeBlock : private DecodeMath<Shape> {
     for (int stage = 0; stage < kMost; ++stage) {
       if (stage < stages_) places[stage] = place_of(team_ + stage * Shape::kTeams);
     }
-    // Tiles are committed in their order: with the first that needs the predecessor the early part is over.
-    int early = 0;
-    while (early < stages_ && is_old(team_ + early * Shape::kTeams)) ++early;
-    fill_ring(places, 0, early, tiles);
-    wait_for_predecessor();
-    if (warp_ == 0 && tiles > 0) load_queries();
-    fill_ring(places, early, stages_, tiles);
-    if (tiles > 0) barrier_wait(queries_ready_, 0);
+    if (p_.preparation.projections != nullptr) {
+      prepare(newest, tiles, places);
+    } else {
+      // Tiles are committed in their order: with the first that needs the predecessor the early part is over.
+      int early = 0;
+      while (early < stages_ && is_old(team_ + early * Shape::kTeams)) ++early;
+      fill_ring(places, 0, early, tiles);
+      wait_for_predecessor();
+      if (warp_ == 0 && tiles > 0) load_queries();
+      fill_ring(places, early, stages_, tiles);
+      if (tiles > 0) barrier_wait(queries_ready_, 0);
+    }
     int stage = 0;
     std::uint32_t parity = 0;
     for (int tile = team_; tile < tiles; tile += Shape::kTeams) {
@@ -108,7 +116,7 @@ class DecodeBlock : private DecodeMath<Shape> {
       }
     }
     __syncthreads();
-    if (threadIdx.x < work_.rows) weigh_teams(static_cast<int>(threadIdx.x));
+    for (int row = warp_; row < work_.rows; row += Shape::kWarps) weigh_teams(row);
     __syncthreads();
     constexpr int kQuads = Shape::kDim / 4;
 #pragma unroll 4
@@ -135,7 +143,7 @@ class DecodeBlock : private DecodeMath<Shape> {
   // Sums of a member of the cluster for this block's slice of the columns of a row.
   __device__ const float* inbox(int member, int row) const {
     return inbox_shift_ == 0 ? inbox_ + row * Shape::kSumStride
-                             : inbox_ + (member * Shape::kRows + row) * inbox_columns();
+                             : inbox_ + (member * p_.inbox_rows + row) * inbox_columns();
   }
   // Its largest score and sum of weights of a row.
   __device__ float2 inbox_stats(int member, int row) const {
@@ -157,6 +165,7 @@ class DecodeBlock : private DecodeMath<Shape> {
   __device__ bool find_work() {
     work_.sequence = static_cast<int>(blockIdx.z);
     work_.head = static_cast<int>(blockIdx.y);
+    work_.kv_head = work_.head >> p_.head_shift;
     // The loads go out together.
     work_.token_begin = p_.token_begin[work_.sequence];
     const int tokens = p_.token_begin[work_.sequence + 1] - work_.token_begin;
@@ -178,6 +187,33 @@ class DecodeBlock : private DecodeMath<Shape> {
       if (row < work_.rows) query_position_[half] = first + row_token(p_, row);
     }
     return true;
+  }
+  // Waits for the predecessor and makes the queries and, in the block of the newest key, its row. All other rows are of
+  // earlier steps, but what is asked for takes its turn: after the first tiles come the inputs of the queries, so that
+  // the first tiles are done with when the last ones are there.
+  __device__ void prepare(bool newest, int tiles, const RowPlace (&places)[kMostStages<Shape>]) {
+    if (tiles == 0) {
+      wait_for_predecessor();
+      return;
+    }
+    fill_ring(places, 0, 1, tiles);
+    NewRow row;
+    if (newest) {
+      const int tile = tiles - 1;
+      const int in_tile = work_.high - 1 - work_.low - tile * Shape::kKeys;
+      const int stages_on = (tile % Shape::kTeams - team_) * stages_ + tile / Shape::kTeams;  // from this team's first
+      row.place = find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, work_.first_position,
+                           work_.first_position, work_.high);
+      row.key = address(ring_ + static_cast<std::uint32_t>(stages_on * 2 * Shape::kTileBytes), in_tile, 0);
+      row.scales = scales_ + stages_on * 2 * Shape::kKeys + in_tile;
+      row.in_ring = made_ >= 0;
+    }
+    DecodeInputs<Shape> inputs(p_, work_, warp_, lane_, newest);
+    wait_for_predecessor();
+    inputs.ask();
+    fill_ring(places, 1, stages_, tiles);
+    inputs.make(queries_, row);
+    __syncthreads();
   }
   // Whether earlier steps wrote all rows of a tile, those past the end of the share left out.
   __device__ bool is_old(int tile) const {
@@ -211,21 +247,23 @@ class DecodeBlock : private DecodeMath<Shape> {
     }
   }
 
-  // The teams' largest scores become their factors; the block's go to the cluster.
+  // The teams' largest scores become their factors; the block's go to the cluster. By a warp.
   __device__ void weigh_teams(int row) {
     float most = -INFINITY;
     for (int t = 0; t < Shape::kTeams; ++t) most = fmaxf(most, stats_[t * Shape::kRows + row].x);
     const float base = most == -INFINITY ? 0.0f : most;
-    float weights = 0.0f;
+    float weights = 0.0f, own = 0.0f;
     for (int t = 0; t < Shape::kTeams; ++t) {
-      float2& of_team = stats_[t * Shape::kRows + row];
-      of_team.x = exp2_fast(of_team.x - base);
-      weights = fmaf(of_team.x, of_team.y, weights);
+      const float2 of_team = stats_[t * Shape::kRows + row];
+      const float factor = exp2_fast(of_team.x - base);
+      weights = fmaf(factor, of_team.y, weights);
+      if (lane_ == t) own = factor;
     }
+    __syncwarp();
+    if (lane_ < Shape::kTeams) stats_[lane_ * Shape::kRows + row].x = own;
     const std::uint32_t to = shared_address(inbox_stats_ + rank() * Shape::kRows + row);
-    for (int reader = 0; reader < p_.cluster; ++reader) {
-      store_remote2(remote_address(to, static_cast<std::uint32_t>(reader)), make_float2(most, weights));
-    }
+    if (lane_ < p_.cluster)
+      store_remote2(remote_address(to, static_cast<std::uint32_t>(lane_)), make_float2(most, weights));
   }
 
   __device__ int ring_bytes() const {
@@ -258,21 +296,23 @@ class DecodeBlock : private DecodeMath<Shape> {
                    Shape::kRowBytes, queries_ready_);
   }
 
+  static constexpr std::int64_t kMadeHere = -2;  // in the place of an offset
   // A warp fills its share of the rows of a tile; lane r knows where row r lies.
   static constexpr int kWarpRows = Shape::kKeys / Shape::kTeamWarps;
   __device__ int own_row() const {
     return member_ * kWarpRows + lane_ % kWarpRows;
   }
   __device__ RowPlace place_of(int tile) const {
-    return find_row(p_.kv, work_.sequence, work_.head, work_.only_block, work_.low + tile * Shape::kKeys + own_row(),
-                    work_.low, work_.high);
+    const int position = work_.low + tile * Shape::kKeys + own_row();
+    if (position == made_) return {kMadeHere, 0};
+    return find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, position, work_.low, work_.high);
   }
   __device__ void load(int tile, int stage, RowPlace place) const {
     const int row = own_row();
     const std::uint32_t to = keys(stage);
     if constexpr (Shape::kInt8) {
       float* scales = scales_ + stage * 2 * Shape::kKeys;
-      if (lane_ < kWarpRows) {
+      if (lane_ < kWarpRows && place.offset != kMadeHere) {
         scales[row] = place.offset >= 0 ? p_.kv.key_scales[place.scale] : 0.0f;
         scales[Shape::kKeys + row] = place.offset >= 0 ? p_.kv.value_scales[place.scale] : 0.0f;
       }
@@ -282,9 +322,12 @@ class DecodeBlock : private DecodeMath<Shape> {
     } else {
       const std::uint32_t barrier = tiles_ready_ + static_cast<std::uint32_t>(stage * 8);
       const int valid = min(max(work_.high - work_.low - tile * Shape::kKeys - member_ * kWarpRows, 0), kWarpRows);
-      if (lane_ == 0) barrier_arrive_expecting(barrier, valid * 2 * Shape::kRowBytes);
+      // The row that is made here is the last one.
+      const bool made = valid > 0 && made_ == work_.low + tile * Shape::kKeys + member_ * kWarpRows + valid - 1;
+      const int copied = made ? valid - 1 : valid;
+      if (lane_ == 0) barrier_arrive_expecting(barrier, copied * 2 * Shape::kRowBytes);
       __syncwarp();
-      if (lane_ < valid) {
+      if (lane_ < copied) {
         const std::uint32_t at = to + static_cast<std::uint32_t>(row * Shape::kPitch);
         copy_row_async(at, static_cast<const __nv_bfloat16*>(p_.kv.keys) + place.offset, Shape::kRowBytes, barrier);
         copy_row_async(at + Shape::kTileBytes, static_cast<const __nv_bfloat16*>(p_.kv.values) + place.offset,
@@ -303,6 +346,7 @@ class DecodeBlock : private DecodeMath<Shape> {
       const int row = i / Shape::kChunks;
       const int chunk = i % Shape::kChunks;
       const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
+      if (offset == kMadeHere) continue;
       const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
       copy_chunk<Shape::kInt8>(at, p_.kv.keys, offset, chunk);
       copy_chunk<Shape::kInt8>(at + Shape::kTileBytes, p_.kv.values, offset, chunk);
@@ -330,6 +374,7 @@ class DecodeBlock : private DecodeMath<Shape> {
   float* inbox_;
   int inbox_shift_;
   int warp_, team_;
+  int made_ = -1;  // position whose row is made in the ring instead of loaded
 };
 
 }  // namespace facet::attention::cuda

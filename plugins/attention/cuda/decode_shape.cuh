@@ -37,13 +37,13 @@ struct DecodeShape {
   static constexpr int kBarrierBytes = (1 + kTeams * kMaxStages) * 8;
   // What the blocks of a cluster send each other: a slice of the sums, and the scores and sums of weights of every row.
   static constexpr int kInboxStatBytes = kMaxCluster * kRows * 8;
-  static constexpr int kInboxBytes = kRows * kDim * 4;
+  static constexpr int kInboxRowBytes = kDim * 4;
   static constexpr int ring_bytes(int stages) {
     return stages * kStageBytes > kSumBytes ? stages * kStageBytes : kSumBytes;
   }
-  static constexpr int shared_bytes(int stages, bool clustered) {
+  static constexpr int shared_bytes(int stages, bool clustered, int rows = kRows) {
     return kTileBytes + ring_bytes(stages) + stages * kScaleBytes + kStatBytes + kBarrierBytes + kInboxStatBytes +
-           (clustered ? kInboxBytes : 0);
+           (clustered ? rows * kInboxRowBytes : 0);
   }
   static constexpr int most_stages(bool clustered) {
     int stages = kInt8 ? 1 : kMaxStages;

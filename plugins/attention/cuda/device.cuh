@@ -69,6 +69,9 @@ __device__ __forceinline__ float exp2_fast(float x) {
 __device__ __forceinline__ void store4(std::uint32_t to, std::uint32_t value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
+__device__ __forceinline__ void store8(std::uint32_t to, uint2 value) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(value.x), "r"(value.y) : "memory");
+}
 __device__ __forceinline__ void store16(std::uint32_t to, uint4 value) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(value.x), "r"(value.y), "r"(value.z),
                "r"(value.w)
@@ -129,6 +132,10 @@ __device__ __forceinline__ void copy_row_async(std::uint32_t to, const void* fro
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
+}
+// Orders this thread's writes of global memory before later copies by the copy engine; a barrier must follow.
+__device__ __forceinline__ void global_writes_to_copies() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 // Programmatic dependent launch: nothing of an earlier kernel may be read, and nothing written, before the wait.

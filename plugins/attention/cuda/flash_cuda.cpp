@@ -58,7 +58,7 @@ struct SplitKey {
 
 struct CudaPlan {
   explicit CudaPlan(const abi::AttentionProblem& of)
-      : problem(of), group(of.query_heads / of.kv_heads), counters(of.max_sequences * of.kv_heads * kMaxCluster) {}
+      : problem(of), group(of.query_heads / of.kv_heads), counters(of.max_sequences * of.query_heads * kMaxCluster) {}
   abi::AttentionProblem problem;
   std::int64_t group;
   std::uint64_t workspace_bytes = 0;
@@ -91,6 +91,23 @@ KvSource kv_source(const abi::KvView& view) {
   return kv;
 }
 
+Preparation preparation_of(const abi::AttentionPreparation& from) {
+  Preparation preparation{};
+  preparation.projections = from.projections;
+  preparation.stride = from.projection_stride;
+  preparation.query_norm = from.query_norm;
+  preparation.key_norm = from.key_norm;
+  preparation.cosine = from.cosine;
+  preparation.sine = from.sine;
+  preparation.live = static_cast<std::int32_t>(from.rotary_live);
+  preparation.epsilon = from.epsilon;
+  preparation.values_from_keys = from.values_from_keys != 0 ? 1 : 0;
+  const bool aligned =
+      (reinterpret_cast<std::uintptr_t>(from.cosine) | reinterpret_cast<std::uintptr_t>(from.sine)) % 16 == 0;
+  preparation.angles_in_fours = aligned && from.rotary_live % 4 == 0 ? 1 : 0;
+  return preparation;
+}
+
 TensorView tensor_view(const abi::KvView& view, std::int32_t box_rows) {
   TensorView tensor{};
   tensor.keys = view.keys;
@@ -120,12 +137,15 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
       sdk::integer_option("split_keys", 32, 16, 65536, "keys", "a split of a sequence's keys is at least this long"),
       sdk::integer_option("cluster_blocks", 16, 1, kMaxCluster, "blocks",
                           "splits that combine through shared memory, a power of two"),
+      sdk::boolean_option("fuse_preparation", true,
+                          "decode makes queries and KV rows in the same launch, where a group has at most 16 heads"),
       sdk::boolean_option("wgmma", true, "prefill with wgmma where it serves the problem, else with mma.sync"),
   };
 
   FlashCuda(sdk::Host /*host*/, const sdk::OptionReader& options)
       : split_keys_(options.integer("split_keys")),
         cluster_blocks_(options.integer("cluster_blocks")),
+        fuse_preparation_(options.boolean("fuse_preparation")),
         wgmma_(options.boolean("wgmma")) {
     if (!std::has_single_bit(static_cast<std::uint64_t>(cluster_blocks_))) {
       sdk::fail(Status::invalid_argument, "option cluster_blocks is ", cluster_blocks_,
@@ -149,6 +169,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
                     ", the kernels are compiled for 9.0");
   }
 
+  std::uint32_t fusions() const override { return fuse_preparation_ ? abi::kFusePreparation : 0u; }
   void check(const abi::AttentionProblem& problem, sdk::Reasons& reasons) const override {
     check_problem(problem, reasons);
   }
@@ -172,7 +193,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     }
     const auto part_bytes = static_cast<std::int64_t>(sizeof(float)) * part_floats(problem.head_dim);
     plan->most_parts =
-        std::min(kMaxPartBytes / part_bytes, problem.max_sequences * problem.kv_heads * std::int64_t{kMaxClusters});
+        std::min(kMaxPartBytes / part_bytes, problem.max_sequences * problem.query_heads * std::int64_t{kMaxClusters});
     plan->workspace_bytes = static_cast<std::uint64_t>(plan->most_parts * part_bytes);
     sizes.workspace_bytes = plan->workspace_bytes;
     return plan;
@@ -186,9 +207,9 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     const LaunchShape shape{static_cast<std::int32_t>(problem.head_dim), static_cast<std::int32_t>(problem.kv_heads),
                             batch.sequence_count, problem.layout.element == DType::i8,
                             static_cast<cudaStream_t>(args.stream.handle)};
-    FlashParams params = flash_params(plan, args);
     // One sequence that prefills needs no decode kernel; in a mixture each kernel leaves the other's sequences alone.
     const bool only_decode = batch.max_new_tokens * plan.group <= kDecodeRows;
+    FlashParams params = flash_params(plan, args, only_decode);
     if (!only_decode && (batch.sequence_count == 1 || plan.group > kDecodeRows)) params.decode_rows = 0;
     if (params.decode_rows > 0) require_cuda(launch_decode(params, shape), "launching the decode kernel");
     if (!only_decode) {
@@ -215,8 +236,10 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     request.kv_heads = problem.kv_heads;
     request.seen = problem.window > 0 ? std::min(key.rows, problem.window + key.tokens - 1) : key.rows;
     request.row_bytes = 2 * problem.head_dim * sdk::element_bytes(problem.layout.element);
-    request.sum_bytes =
-        std::min<std::int64_t>(key.tokens * plan.group, kDecodeRows) * problem.head_dim * std::int64_t{sizeof(float)};
+    request.rows = std::min<std::int64_t>(key.tokens * plan.group, kDecodeRows);
+    // Query heads of a KV head that may part: pairs as long as they are even.
+    request.group = key.tokens * plan.group <= kDecodeRows ? plan.group : 1;
+    request.head_dim = problem.head_dim;
     request.processors = plan.processors;
     request.most_parts = plan.most_parts;
     request.split_keys = split_keys_;
@@ -226,7 +249,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     return plan.splits;
   }
 
-  FlashParams flash_params(const CudaPlan& plan, const abi::AttentionArgs& args) const {
+  FlashParams flash_params(const CudaPlan& plan, const abi::AttentionArgs& args, bool only_decode) const {
     const abi::AttentionProblem& problem = plan.problem;
     FlashParams params{};
     params.kv = kv_source(*args.kv);
@@ -236,8 +259,6 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     params.query_stride = args.query_stride;
     params.output = args.output;
     params.output_stride = args.output_stride;
-    params.group = static_cast<std::int32_t>(plan.group);
-    params.group_inverse = static_cast<std::int32_t>(sdk::ceil_div(65536, plan.group));
     params.window = static_cast<std::int32_t>(problem.window);
     // A masked score is -inf, and -inf times a scale of zero would be NaN.
     params.scale = problem.scale == 0.0f ? 1e-30f : problem.scale * kLog2E;
@@ -247,13 +268,21 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     params.splits = static_cast<std::int32_t>(splits.count);
     params.cluster = static_cast<std::int32_t>(splits.cluster);
     params.stages = static_cast<std::int32_t>(splits.stages);
+    params.head_shift = only_decode ? static_cast<std::int32_t>(splits.head_shift) : 0;
+    const std::int64_t group = plan.group >> params.head_shift;
+    params.group = static_cast<std::int32_t>(group);
+    params.group_inverse = static_cast<std::int32_t>(sdk::ceil_div(65536, group));
+    params.inbox_rows =
+        static_cast<std::int32_t>(std::min<std::int64_t>(kDecodeRows, args.batch->max_new_tokens * group));
     params.parts = static_cast<float*>(args.workspace.data);
     params.counters = plan.counters.data();
+    if (args.preparation != nullptr) params.preparation = preparation_of(*args.preparation);
     return params;
   }
 
   std::int64_t split_keys_;
   std::int64_t cluster_blocks_;
+  bool fuse_preparation_;
   bool wgmma_;
 };
 

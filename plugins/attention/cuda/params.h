@@ -9,10 +9,10 @@ namespace facet::attention::cuda {
 
 // abi::KvView with 32-bit row counts: a sequence has fewer than 2^31 rows.
 struct KvSource {
-  const void* keys;
-  const void* values;
-  const float* key_scales;
-  const float* value_scales;
+  void* keys;  // a kernel that makes the step's rows writes them
+  void* values;
+  float* key_scales;
+  float* value_scales;
   std::int64_t block_stride, row_stride, head_stride;  // elements
   std::int64_t scale_block_stride, scale_row_stride, scale_head_stride;
   const std::int32_t* table;  // device memory
@@ -20,6 +20,20 @@ struct KvSource {
   std::uint32_t block_rows;
   std::uint32_t ring_rows;     // 0: no ring
   std::uint32_t single_block;  // not 0: a sequence has one block, whatever the row
+};
+
+// abi::AttentionPreparation for the decode kernel.
+struct Preparation {
+  const void* projections;  // bf16; null: queries and rows are there
+  std::int64_t stride;
+  const float* query_norm;
+  const float* key_norm;
+  const float* cosine;
+  const float* sine;
+  std::int32_t live;  // pairs that turn
+  float epsilon;
+  std::int32_t values_from_keys;
+  std::int32_t angles_in_fours;  // four angles may be read at once
 };
 
 // Rows of a tile of queries are packed: row = token * group + head within the group, for one KV head.
@@ -31,7 +45,7 @@ struct FlashParams {
   std::int64_t query_stride;
   void* output;  // bf16
   std::int64_t output_stride;
-  std::int32_t group;          // query heads of a KV head
+  std::int32_t group;          // query heads of a KV head; decode: that a block takes
   std::int32_t group_inverse;  // 65536 / group, rounded up
   std::int32_t window;         // 0: global
   float scale;                 // of scores in the exponent of 2; positive, see query_sign
@@ -42,8 +56,11 @@ struct FlashParams {
   std::int32_t stages;      // tiles of keys and values in shared memory
   std::int32_t splits;      // decode: blocks that share the keys of a (sequence, KV head), whole clusters
   std::int32_t cluster;     // decode: blocks of a cluster, a power of two
-  float* parts;             // decode with more than one cluster: [sequence, KV head, cluster, part_floats]
-  std::uint32_t* counters;  // decode: [sequence, KV head, kMaxCluster], zero between launches
+  std::int32_t head_shift;  // decode: so many halvings of a KV head's query heads make those of a block
+  std::int32_t inbox_rows;  // decode: packed rows of a block at most
+  float* parts;             // decode with more than one cluster: [sequence, heads of a block, cluster, part_floats]
+  std::uint32_t* counters;  // decode: [sequence, heads of a block, kMaxCluster], zero between launches
+  Preparation preparation;  // decode
 };
 
 inline constexpr std::int32_t kDecodeRows = 16;  // rows of an mma tile: what the decode kernel packs
@@ -51,7 +68,7 @@ inline constexpr std::int32_t kPrefillRows = 64;
 inline constexpr std::int32_t kMaxStages = 4;
 inline constexpr std::int32_t kMaxCluster = 16;   // more than 8 blocks are allowed on request
 inline constexpr std::int32_t kClusterSizes = 5;  // 1, 2, 4, 8, 16
-inline constexpr std::int32_t kMaxClusters = 32;  // of one (sequence, KV head)
+inline constexpr std::int32_t kMaxClusters = 32;  // of one (sequence, heads of a block)
 
 // What one cluster leaves: a slice for each of its blocks, together [kDecodeRows, head_dim] sums and for each block the
 // largest score and the sum of weights of every row.

@@ -7,7 +7,8 @@ namespace facet::attention::cuda {
 
 // The work of a block: rows [row0, row0 + rows) of a sequence, keys [low, high).
 struct Work {
-  int sequence, head;
+  int sequence, head;  // decode: place among the blocks that share no query heads
+  int kv_head;         // decode
   int token_begin, first_position;
   std::int32_t only_block;  // id of the sequence's block when it has just one
   int row0, rows;

@@ -22,7 +22,7 @@ DecodeLimits limits() {
 }
 
 SplitRequest request(std::int64_t sequences, std::int64_t seen) {
-  return {sequences, 8, seen, 1024, 2048, 132, 512, 32, 16};
+  return {sequences, 8, seen, 1024, 2, 2, 256, 132, 512, 32, 16};
 }
 
 TEST(Splits, StayWithinTheirBounds) {
@@ -32,9 +32,18 @@ TEST(Splits, StayWithinTheirBounds) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(random);
   };
   for (int round = 0; round < 2000; ++round) {
-    const SplitRequest asked{pick(1, 300),      pick(1, 16),        pick(0, 100000),
-                             1024 * pick(1, 2), 1024 << pick(0, 5), 132,
-                             pick(0, 600),      16 * pick(1, 8),    std::int64_t{1} << pick(0, 4)};
+    const std::int64_t group = pick(1, 16);
+    const SplitRequest asked{pick(1, 300),
+                             pick(1, 16),
+                             pick(0, 100000),
+                             1024 * pick(1, 2),
+                             group,
+                             group,
+                             256,
+                             132,
+                             pick(0, 600),
+                             16 * pick(1, 8),
+                             std::int64_t{1} << pick(0, 4)};
     const Splits splits = choose_splits(asked, limits());
     SCOPED_TRACE("seed " + std::to_string(seed) + " round " + std::to_string(round));
     EXPECT_LE(splits.cluster, asked.cluster_blocks);
@@ -46,8 +55,10 @@ TEST(Splits, StayWithinTheirBounds) {
       EXPECT_GE(asked.seen / splits.count, asked.split_keys - 1);
     }
     if (splits.count > splits.cluster) {
-      EXPECT_LE(asked.sequences * asked.kv_heads * (splits.count / splits.cluster), asked.most_parts);
+      EXPECT_LE((asked.sequences * asked.kv_heads << splits.head_shift) * (splits.count / splits.cluster),
+                asked.most_parts);
     }
+    EXPECT_EQ(group >> splits.head_shift << splits.head_shift, group);
   }
 }
 
@@ -61,11 +72,11 @@ TEST(Splits, FillTheDeviceWithOneSequenceAndLeaveManyWhole) {
 // Eight sequences with one KV head of 16 queries of 512 columns: the sums of many small clusters would be half a
 // megabyte for one block to read.
 TEST(Splits, FewLargeClustersWhereSumsAreLarge) {
-  const SplitRequest asked{8, 1, 1536, 2048, 16 * 512 * 4, 132, 512, 32, 16};
+  const SplitRequest asked{8, 1, 1536, 2048, 16, 1, 512, 132, 512, 32, 16};
   const Splits splits = choose_splits(asked, limits());
   EXPECT_EQ(splits.count, splits.cluster);
   EXPECT_GE(splits.count, 8);
-  EXPECT_GE(choose_splits({1, 1, 32768, 2048, 16 * 512 * 4, 132, 512, 32, 16}, limits()).count, 100);
+  EXPECT_GE(choose_splits({1, 1, 32768, 2048, 16, 16, 512, 132, 512, 32, 16}, limits()).count, 100);
 }
 
 TEST(Splits, SkipClustersThatTheDeviceCannotPlace) {

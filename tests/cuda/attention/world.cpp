@@ -195,11 +195,45 @@ abi::AttentionArgs CudaWorld::args() const {
   args.size = sizeof args;
   args.batch = &batch_;
   args.kv = &view_;
-  args.queries = device_queries_->data();
-  args.query_stride = query_stride_;
+  args.preparation = preparation_;
+  if (preparation_ == nullptr) {
+    args.queries = other_queries_ != nullptr ? other_queries_ : device_queries_->data();
+    args.query_stride = other_queries_ != nullptr ? other_query_stride_ : query_stride_;
+  }
   args.output = output_->data() + output_stride_;
   args.output_stride = output_stride_;
   return args;
+}
+
+void CudaWorld::set_queries(const void* queries, std::int64_t stride) {
+  other_queries_ = queries;
+  other_query_stride_ = stride;
+  preparation_ = nullptr;
+}
+
+void CudaWorld::set_preparation(const abi::AttentionPreparation* preparation) {
+  preparation_ = preparation;
+}
+
+std::vector<std::uint8_t> CudaWorld::cache() const {
+  std::vector<std::uint8_t> all = device_keys_->read();
+  const std::vector<std::uint8_t> values = device_values_->read();
+  all.insert(all.end(), values.begin(), values.end());
+  if (storage_.element != abi::DType::i8) return all;
+  for (const DeviceBuffer<float>* scales : {device_key_scales_.get(), device_value_scales_.get()}) {
+    const std::vector<float> read = scales->read();
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(read.data());
+    all.insert(all.end(), bytes, bytes + read.size() * sizeof(float));
+  }
+  return all;
+}
+
+void CudaWorld::reset_cache() {
+  device_keys_->write(keys_);
+  device_values_->write(values_);
+  if (storage_.element != abi::DType::i8) return;
+  device_key_scales_->write(key_scales_);
+  device_value_scales_->write(value_scales_);
 }
 
 std::string CudaWorld::describe() const {

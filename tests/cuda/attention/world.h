@@ -45,6 +45,10 @@ class CudaWorld {
   void set_pieces(std::vector<Piece> pieces);
 
   abi::AttentionArgs args() const;  // everything but stream and workspace
+  // Queries of another buffer, or a preparation in their place, from here on.
+  void set_queries(const void* queries, std::int64_t stride);
+  void set_preparation(const abi::AttentionPreparation* preparation);
+  const std::vector<Piece>& pieces() const { return pieces_; }
   const abi::AttentionProblem& problem() const { return problem_; }
   abi::BatchView& batch() { return batch_; }
   std::string describe() const;
@@ -53,6 +57,9 @@ class CudaWorld {
   void expect_right(const std::string& what) const;
   std::vector<std::uint16_t> output() const { return output_->read(); }
   void poison_output() { output_->fill(0xff); }
+  // Everything of the cache with its surroundings; and the state the constructor left.
+  std::vector<std::uint8_t> cache() const;
+  void reset_cache();
 
  private:
   struct Sequence {
@@ -82,6 +89,9 @@ class CudaWorld {
   abi::KvView view_{};       // on the device
   abi::KvView host_view_{};  // the same with host arrays
   abi::AttentionProblem problem_{};
+  const void* other_queries_ = nullptr;
+  std::int64_t other_query_stride_ = 0;
+  const abi::AttentionPreparation* preparation_ = nullptr;
   std::unique_ptr<DeviceBuffer<std::uint8_t>> device_keys_, device_values_;
   std::unique_ptr<DeviceBuffer<float>> device_key_scales_, device_value_scales_;
   std::unique_ptr<DeviceBuffer<std::int32_t>> device_table_, token_begin_, first_position_;

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "device_math.cuh"
+#include "facet/sdk/cuda/head.cuh"
 #include "launch.h"
-#include "vector.cuh"
 
 namespace facet::cuda {
 namespace {
@@ -23,82 +23,19 @@ __global__ void rotary_kernel(const std::int32_t* positions, const float* invers
   sine[i] = sinf(angle);
 }
 
-// A head in the registers of a warp: lane l holds the pairs (i, i + dim / 2) for the V neighbours i from V l on, from
-// V (l + 32) on, ..., so that a rotation needs no other lane.
-template <int V, int SLOTS>
-struct Head {
-  Floats<V> low[SLOTS], high[SLOTS];
-};
-
-template <int V>
-__device__ Floats<V> all_of(float value) {
-  Floats<V> out;
-#pragma unroll
-  for (int e = 0; e < V; ++e) out.at[e] = value;
-  return out;
-}
-
-// Rows of `count` values for the low and the high half; `otherwise` past them.
-template <int V, int SLOTS, typename T>
-__device__ Head<V, SLOTS> load_halves(const T* low, const T* high, int count, float low_otherwise,
-                                      float high_otherwise) {
-  Head<V, SLOTS> head;
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) {
-    const int at = slot * 32 + static_cast<int>(threadIdx.x);
-    const bool known = at * V < count;
-    head.low[slot] = known ? load_floats<V>(low, at) : all_of<V>(low_otherwise);
-    head.high[slot] = known ? load_floats<V>(high, at) : all_of<V>(high_otherwise);
-  }
-  return head;
-}
-
-template <int V, int SLOTS>
-__device__ void norm(Head<V, SLOTS>& head, const Head<V, SLOTS>& weight, float epsilon, int half) {
-  float squares = 0;
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) squares += sum_of_squares(head.low[slot]) + sum_of_squares(head.high[slot]);
-  const float factor = rsqrtf(warp_sum(squares) / static_cast<float>(2 * half) + epsilon);
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) {
-#pragma unroll
-    for (int e = 0; e < V; ++e) {
-      head.low[slot].at[e] *= factor * weight.low[slot].at[e];
-      head.high[slot].at[e] *= factor * weight.high[slot].at[e];
-    }
-  }
-}
-
-// `angles`: cosines as the low half, sines as the high one.
-template <int V, int SLOTS>
-__device__ void rotate(Head<V, SLOTS>& head, const Head<V, SLOTS>& angles) {
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) {
-#pragma unroll
-    for (int e = 0; e < V; ++e) {
-      const float c = angles.low[slot].at[e], s = angles.high[slot].at[e], low = head.low[slot].at[e];
-      head.low[slot].at[e] = low * c - head.high[slot].at[e] * s;
-      head.high[slot].at[e] = head.high[slot].at[e] * c + low * s;
-    }
-  }
-}
-
 // Stores both halves, each value through `narrow`.
 template <int V, int SLOTS, typename T, typename Narrow>
 __device__ void store_head(const Head<V, SLOTS>& head, T* out, int half, Narrow narrow) {
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) {
-    const int at = slot * 32 + static_cast<int>(threadIdx.x);
-    if (at * V >= half) continue;
-    Pack<V, T> low, high;
+  each_pair(head, half, static_cast<int>(threadIdx.x), [&](int at, const Floats<V>& low, const Floats<V>& high) {
+    Pack<V, T> low_pack, high_pack;
 #pragma unroll
     for (int e = 0; e < V; ++e) {
-      low.at[e] = narrow(head.low[slot].at[e]);
-      high.at[e] = narrow(head.high[slot].at[e]);
+      low_pack.at[e] = narrow(low.at[e]);
+      high_pack.at[e] = narrow(high.at[e]);
     }
-    store_pack<V>(out, at, low);
-    store_pack<V>(out + half, at, high);
-  }
+    store_pack<V>(out, at, low_pack);
+    store_pack<V>(out + half, at, high_pack);
+  });
 }
 
 __device__ inline __nv_bfloat16 to_bf16(float value) {
@@ -117,18 +54,9 @@ __device__ void store_kv(const Head<V, SLOTS>& head, abi::DType element, void* b
     store_head(head, static_cast<__nv_bfloat16*>(base) + offset, half, to_bf16);
     return;
   }
-  float largest = 0;
-#pragma unroll
-  for (int slot = 0; slot < SLOTS; ++slot) {
-#pragma unroll
-    for (int e = 0; e < V; ++e)
-      largest = fmaxf(largest, fmaxf(fabsf(head.low[slot].at[e]), fabsf(head.high[slot].at[e])));
-  }
-  for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
-  if (threadIdx.x == 0) *scale = largest / 127.0f;
-  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-  store_head(head, static_cast<std::int8_t*>(base) + offset, half,
-             [inverse](float value) { return static_cast<std::int8_t>(rintf(value * inverse)); });
+  const CodeScale codes = code_scale(head);
+  if (threadIdx.x == 0) *scale = codes.scale;
+  store_head(head, static_cast<std::int8_t*>(base) + offset, half, [codes](float value) { return codes.code(value); });
 }
 
 struct PrepareParams {
@@ -156,8 +84,9 @@ __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x
   const bool is_value = head >= x.query_heads + x.kv_heads;
   const int half = x.head_dim / 2;
   const float* norm_weight = is_query ? x.query_norm : is_value ? nullptr : x.key_norm;
+  const auto lane = static_cast<int>(threadIdx.x);
   const Head<V, SLOTS> weight =
-      load_halves<V, SLOTS>(norm_weight, norm_weight + half, norm_weight != nullptr ? half : 0, 1.0f, 1.0f);
+      load_halves<V, SLOTS>(norm_weight, norm_weight + half, norm_weight != nullptr ? half : 0, 1.0f, 1.0f, lane);
   // The step's arrays and tables were there before its first kernel.
   const abi::KvView& view = x.view;
   const std::int64_t token = blockIdx.x;
@@ -172,10 +101,10 @@ __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x
   wait_for_predecessor();
   // Everything that comes from memory is asked for before the first use.
   const Head<V, SLOTS> angles = load_halves<V, SLOTS>(x.cosine + token * x.live, x.sine + token * x.live,
-                                                      is_value ? 0 : x.live, 1.0f, 0.0f);  // no turn past `live`
+                                                      is_value ? 0 : x.live, 1.0f, 0.0f, lane);  // no turn past `live`
   const int source = is_value && x.values_from_keys ? head - x.kv_heads : head;
   const __nv_bfloat16* in = x.projections + token * x.stride + source * x.head_dim;
-  Head<V, SLOTS> row = load_halves<V, SLOTS>(in, in + half, half, 0.0f, 0.0f);
+  Head<V, SLOTS> row = load_halves<V, SLOTS>(in, in + half, half, 0.0f, 0.0f, lane);
   norm(row, weight, x.epsilon, half);
   rotate(row, angles);
   if (is_query) {

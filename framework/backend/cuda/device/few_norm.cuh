@@ -6,8 +6,8 @@
 #pragma once
 
 #include "device_math.cuh"
+#include "facet/sdk/cuda/vector.cuh"
 #include "norm_params.cuh"
-#include "vector.cuh"
 
 namespace facet::cuda {
 

@@ -2,10 +2,10 @@
 // first sum, so that its time is one trip to memory and the sums over the block. Few rows of usual widths have a kernel
 // of their own; many take several blocks a multiprocessor, so that one block's sums run under another's loads.
 #include "device_math.cuh"
+#include "facet/sdk/cuda/vector.cuh"
 #include "few_norm.cuh"
 #include "launch.h"
 #include "norm_params.cuh"
-#include "vector.cuh"
 
 namespace facet::cuda {
 namespace {

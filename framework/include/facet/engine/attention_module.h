@@ -36,9 +36,11 @@ class AttentionModule {
   // False: the plugin cannot plan without its device, which is not here (PluginRegistry::create). Workspace is 0 then.
   bool planned() const { return static_cast<bool>(instance_->plugin); }
   std::uint64_t workspace_bytes() const { return plan_.workspace_bytes; }
-  // queries and output [token_count, query_heads, head_dim], dense.
-  void run(const Backend& backend, std::int32_t layer, const abi::BatchView& batch, const abi::KvView& kv,
-           const void* queries, void* output, abi::Memory workspace);
+  // From the raw projections to output [token_count, query_heads, head_dim], dense. Queries and KV rows are made by the
+  // kernel where it takes that into a step of one token a sequence, else by the backend before it; input.queries is
+  // scratch.
+  void run(Backend& backend, std::int32_t layer, const abi::BatchView& batch, const AttentionInput& input, void* output,
+           abi::Memory workspace);
 
  private:
   KvGroupSpec group_;

@@ -22,11 +22,21 @@ inline std::string to_string(const abi::KvLayout& layout) {
                 layout.block_rows == 0 ? std::string("any") : std::to_string(layout.block_rows));
 }
 
+// "preparation"
+inline std::string attention_fusions_to_string(std::uint32_t fusions) {
+  std::string text = (fusions & abi::kFusePreparation) != 0 ? "preparation" : "";
+  fusions &= ~static_cast<std::uint32_t>(abi::kFusePreparation);
+  if (fusions != 0) text += concat(text.empty() ? "" : ", ", "unknown bits ", fusions);
+  return text;
+}
+
 inline std::string to_string(const abi::AttentionProblem& problem) {
-  return concat(problem.query_heads, " query heads, ", problem.kv_heads, " KV heads, head_dim ", problem.head_dim, ", ",
-                problem.window > 0 ? concat("window ", problem.window) : std::string("global"), ", ",
-                to_string(problem.input), " -> ", to_string(problem.output), ", ", to_string(problem.device),
-                ", layer ", problem.layer, ", KV ", to_string(problem.layout));
+  return concat(
+      problem.query_heads, " query heads, ", problem.kv_heads, " KV heads, head_dim ", problem.head_dim, ", ",
+      problem.window > 0 ? concat("window ", problem.window) : std::string("global"), ", ", to_string(problem.input),
+      " -> ", to_string(problem.output), ", ", to_string(problem.device), ", layer ", problem.layer, ", KV ",
+      to_string(problem.layout),
+      problem.fusions != 0 ? concat(", fused ", attention_fusions_to_string(problem.fusions)) : std::string());
 }
 
 template <typename PlanT>
@@ -38,6 +48,8 @@ class AttentionBase : public abi::Attention {
 
   virtual ~AttentionBase() = default;
 
+  // Bits of abi::AttentionFusion that launch() can do; a problem with others is refused before check() is asked.
+  virtual std::uint32_t fusions() const { return 0; }
   virtual void check(const abi::AttentionProblem& problem, Reasons& reasons) const = 0;
   // Readable layouts, best first; block_rows 0 means any. problem.layout is all zero.
   virtual std::vector<abi::KvLayout> offer(const abi::AttentionProblem& problem) const = 0;
@@ -45,7 +57,7 @@ class AttentionBase : public abi::Attention {
   virtual void launch(const PlanT& plan, const abi::AttentionArgs& args) = 0;
 
   std::uint32_t supports(const abi::AttentionProblem& problem, abi::TextSink sink) const noexcept final {
-    return answer_supports(sink, [&](Reasons& reasons) { check(problem, reasons); });
+    return answer_supports(sink, [&](Reasons& reasons) { check_all(problem, reasons); });
   }
   std::uint32_t layouts(const abi::AttentionProblem& problem, abi::KvLayout* out,
                         std::uint32_t capacity) const noexcept final {
@@ -53,7 +65,7 @@ class AttentionBase : public abi::Attention {
   }
   abi::Status plan(const abi::AttentionProblem& problem, abi::AttentionPlan* plan, abi::TextSink error) noexcept final {
     return guarded(error, [&] {
-      require_supported([&](Reasons& reasons) { check(problem, reasons); });
+      require_supported([&](Reasons& reasons) { check_all(problem, reasons); });
       *plan = abi::AttentionPlan{};
       plan->size = sizeof *plan;
       std::unique_ptr<PlanT> made = make_plan(problem, *plan);
@@ -67,6 +79,13 @@ class AttentionBase : public abi::Attention {
   void release(abi::AttentionPlan* plan) noexcept final {
     delete static_cast<PlanT*>(plan->handle);
     plan->handle = nullptr;
+  }
+
+ private:
+  void check_all(const abi::AttentionProblem& problem, Reasons& reasons) const {
+    const std::uint32_t missing = problem.fusions & ~fusions();
+    reasons.require(missing == 0, "fuses no ", attention_fusions_to_string(missing));
+    check(problem, reasons);
   }
 };
 

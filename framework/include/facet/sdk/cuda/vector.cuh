@@ -1,4 +1,4 @@
-// A few neighbouring elements at once, as f32 in registers, in one load or store.
+// A few neighbouring elements at once, as f32 in registers, in one load or store. For device code.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,7 +16,7 @@ template <int V>
 __device__ inline float sum_of_squares(const Floats<V>& x) {
   float sum = 0;
 #pragma unroll
-  for (int e = 0; e < V; ++e) sum += x.at[e] * x.at[e];
+  for (int e = 0; e < V; ++e) sum = __fmaf_rn(x.at[e], x.at[e], sum);
   return sum;
 }
 
