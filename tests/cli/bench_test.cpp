@@ -69,6 +69,7 @@ TEST_F(BenchTest, NumbersAreDecimal) {
                              HasSubstr("bench: 4 of 4, batch 2, prompts of 8 tokens, 2 generated")));
   const Json document = run.json();
   EXPECT_EQ(document["repeat"], 1);
+  EXPECT_THAT(undocumented_keys(document), testing::IsEmpty());
   std::vector<std::vector<std::int64_t>> shapes;
   for (const Json& one : document["runs"])
     shapes.push_back({one["batch"].get<std::int64_t>(), one["prompt_tokens"].get<std::int64_t>()});

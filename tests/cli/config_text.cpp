@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <utility>
 
 namespace facet::cli_test {
 
@@ -45,6 +46,31 @@ std::string ConfigText::toml() const {
 
 fs::path embedded_checkpoint() {
   return fs::path(FACET_SOURCE_DIR) / "models" / "gemma4" / "checkpoints" / "docs-5m";
+}
+
+std::set<std::string> undocumented_keys(const nlohmann::json& document) {
+  static const std::set<std::string> named = [] {
+    std::set<std::string> words;
+    std::ifstream in(fs::path(FACET_SOURCE_DIR) / "docs" / "json.md");
+    std::string text, word;
+    // Every other piece between backticks is quoted.
+    for (bool quoted = false; std::getline(in, text, '`'); quoted = !quoted) {
+      for (const char c : quoted ? text + "." : std::string()) {
+        if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_') {
+          word += c;
+        } else {
+          words.insert(std::exchange(word, {}));
+        }
+      }
+    }
+    return words;
+  }();
+  std::set<std::string> missing;
+  for (const auto& [key, value] : document.items()) {
+    if (document.is_object() && named.count(key) == 0) missing.insert(key);
+    if (value.is_structured()) missing.merge(undocumented_keys(value));
+  }
+  return missing;
 }
 
 fs::path reference_checkpoint(const std::string& name) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,8 @@ struct ConfigText {
 
 // models/gemma4/checkpoints/docs-5m
 std::filesystem::path embedded_checkpoint();
+// Keys anywhere in a document that docs/json.md does not name in backticks or dotted in them.
+std::set<std::string> undocumented_keys(const nlohmann::json& document);
 // A checkpoint folder of the reference data, or an empty path: FACET_REFERENCE_DIR (default ../shared) lacks it.
 std::filesystem::path reference_checkpoint(const std::string& name);
 

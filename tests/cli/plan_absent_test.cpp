@@ -85,6 +85,7 @@ TEST_F(PlanAbsentTest, PluginsThatNeedTheDeviceAreLeftOut) {
   ASSERT_EQ(run.exit_code, 0) << run.text();
   const Json plan = run.json(), whole = facet({"plan", "--json"}, absent_config()).json();
   ASSERT_EQ(plan["left_out"].size(), 2u);
+  EXPECT_THAT(undocumented_keys(plan), testing::IsEmpty());
   EXPECT_EQ(plan["left_out"][0]["plugin"], "absent_unplanned");
   EXPECT_EQ(plan["left_out"][0]["kind"], "linear");
   EXPECT_EQ(plan["left_out"][1]["kind"], "attention");

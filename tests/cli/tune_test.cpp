@@ -47,6 +47,7 @@ std::string plugin_for(const Json& module, std::int64_t rows) {
 TEST_F(TuneTest, RulesSayWhatWasMeasured) {
   const Json measured = tune(config("[linear]\nplugin = \"dense\"\n[[linear.rules]]\nplugin = \"reference\""));
   ASSERT_EQ(measured["modules"].size(), 5u);
+  EXPECT_THAT(undocumented_keys(measured), testing::IsEmpty());
   for (const Json& module : measured["modules"]) {
     // A threshold moves only for a plugin that is faster than all that the one before it took.
     Json before;
