@@ -14,7 +14,7 @@ endif()
 
 # What a plugin author sees: the contract and its helpers, nothing of the core.
 install(DIRECTORY framework/include/facet/abi framework/include/facet/sdk DESTINATION include/facet
-        FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
+        FILES_MATCHING PATTERN "*.h" PATTERN "*.inc" PATTERN "*.cuh")
 
 # find_package(facet) gives facet::sdk. Headers only, so any processor may use the same package.
 set_target_properties(facet_sdk PROPERTIES EXPORT_NAME sdk)

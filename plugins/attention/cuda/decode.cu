@@ -4,8 +4,8 @@
 // columns over all of them. With one cluster a (sequence, KV head) that is the output. With more, the last cluster to
 // arrive at a slice folds the slices of all in their order, so that no sum depends on who came when.
 #include <algorithm>
-#include "attention/cuda/decode_block.cuh"
 
+#include "attention/cuda/decode_block.cuh"
 #include "attention/cuda/launch.cuh"
 
 namespace facet::attention::cuda {
@@ -170,12 +170,8 @@ class SliceFold {
   int shift_, rank_, index_, clusters_, most_clusters_, members_, columns_, quads_;
 };
 
-// A block finds its place beside one of another kernel of 9 warps with up to 96 registers each, three of them in one
-// quarter of the processor: (16384 - 3 * 32 * 96) / 32.
-constexpr int kDecodeRegisters = 224;
-
 template <typename Shape>
-__global__ void __maxnreg__(kDecodeRegisters) decode_kernel(const __grid_constant__ FlashParams params) {
+__device__ __forceinline__ void decode(const FlashParams& params) {
   extern __shared__ unsigned char shared[];
   // Parameters are cold in constant memory at every launch; all are fetched at once while the predecessor runs.
   for (unsigned i = threadIdx.x; i < sizeof params / 4; i += Shape::kThreads) {
@@ -193,13 +189,40 @@ __global__ void __maxnreg__(kDecodeRegisters) decode_kernel(const __grid_constan
 }
 
 template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1) decode_kernel(const __grid_constant__ FlashParams params) {
+  decode<Shape>(params);
+}
+
+// For blocks with little shared memory: they find a place beside a block of another kernel with 9 warps of up to 96
+// registers, three of them in one quarter of the processor, and its successor beside them: (16384 - 3 * 32 * 96) / 32.
+constexpr int kRegistersBeside = 224;
+template <typename Shape>
+__global__ void __maxnreg__(kRegistersBeside) decode_beside_kernel(const __grid_constant__ FlashParams params) {
+  decode<Shape>(params);
+}
+
+// Longer rings fill the processor; sizes below 256 take fewer registers anyway.
+template <typename Shape>
+auto kernel_for(int stages) -> void (*)(FlashParams) {
+  if constexpr (Shape::kDim < 256) {
+    return decode_kernel<Shape>;
+  } else if constexpr (Shape::kInt8) {
+    return decode_beside_kernel<Shape>;
+  } else {
+    return stages == 1 ? decode_beside_kernel<Shape> : decode_kernel<Shape>;
+  }
+}
+
+template <typename Shape>
 cudaError_t prepare(DecodeLimits& limits) {
   limits.stage_keys = Shape::kKeys * Shape::kTeams;
-  cudaError_t error =
-      allow_shared(decode_kernel<Shape>, std::max(Shape::shared_bytes(Shape::most_stages(true), true),
-                                                  Shape::shared_bytes(Shape::most_stages(false), false)));
-  if (error != cudaSuccess) return error;
-  error = cudaFuncSetAttribute(decode_kernel<Shape>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  cudaError_t error = cudaSuccess;
+  for (int stages = 1; error == cudaSuccess && stages <= kMostStages<Shape>; ++stages) {
+    const auto kernel = kernel_for<Shape>(stages);
+    error = allow_shared(kernel, std::max(Shape::shared_bytes(Shape::most_stages(true), true),
+                                          Shape::shared_bytes(Shape::most_stages(false), false)));
+    if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  }
   for (int size = 0; error == cudaSuccess && size < kClusterSizes; ++size) {
     if (Shape::kDim % (4 << size) != 0) continue;  // a slice is of whole 4 columns
     limits.stages[size] = Shape::most_stages(size > 0);
@@ -212,7 +235,7 @@ cudaError_t prepare(DecodeLimits& limits) {
       config.attrs = &attribute;
       config.numAttrs = 1;
       int clusters = 0;
-      error = cudaOccupancyMaxActiveClusters(&clusters, decode_kernel<Shape>, &config);
+      error = cudaOccupancyMaxActiveClusters(&clusters, kernel_for<Shape>(stages), &config);
       limits.blocks_at_once[stages - 1][size] = clusters << size;
     }
   }
@@ -223,7 +246,7 @@ template <typename Shape>
 cudaError_t launch(const FlashParams& params, const LaunchShape& shape) {
   LaunchShape by_head = shape;
   by_head.kv_heads <<= params.head_shift;
-  return launch_grid(decode_kernel<Shape>, params, by_head, params.splits, params.cluster, Shape::kThreads,
+  return launch_grid(kernel_for<Shape>(params.stages), params, by_head, params.splits, params.cluster, Shape::kThreads,
                      Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows));
 }
 

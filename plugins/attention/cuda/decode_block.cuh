@@ -1,20 +1,19 @@
 // Decode: one block walks a share of the keys of one (sequence, KV head) for up to 16 packed queries.
 //
-// Teams of warps walk tiles of 16 keys of their own, each through a ring of stages that it fills itself, a row a copy:
-// no barrier of the block until the end, when the teams' sums are folded in their order. Scores become weights in
-// registers: the result of Q K^T has the layout that P V reads.
+// Teams of warps walk tiles of 16 keys of their own: after the queries are there, no barrier of the block until the
+// end, when the teams' sums are folded in their order.
 #pragma once
 
 #include "attention/cuda/decode_inputs.cuh"
-#include "attention/cuda/decode_math.cuh"
+#include "attention/cuda/decode_ring.cuh"
 
 namespace facet::attention::cuda {
 
 template <typename Shape>
-class DecodeBlock : private DecodeMath<Shape> {
+class DecodeBlock : private DecodeRing<Shape> {
  public:
   // Everything that needs no earlier kernel's results. The block must pass a barrier before run().
-  __device__ DecodeBlock(const FlashParams& params, unsigned char* shared) : p_(params), stages_(params.stages) {
+  __device__ DecodeBlock(const FlashParams& params, unsigned char* shared) : DecodeRing<Shape>(params) {
     warp_ = static_cast<int>(threadIdx.x) / 32;
     lane_ = static_cast<int>(threadIdx.x) % 32;
     team_ = warp_ / Shape::kTeamWarps;
@@ -160,6 +159,9 @@ class DecodeBlock : private DecodeMath<Shape> {
   using Math = DecodeMath<Shape>;
   using Math::add_values, Math::address, Math::mask, Math::multiply_keys, Math::weigh;
   using Math::lane_, Math::member_, Math::query_position_, Math::out_, Math::largest_, Math::sum_;
+  using Ring = DecodeRing<Shape>;
+  using Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load, Ring::place_of, Ring::team_barrier, Ring::wait_for_tile;
+  using Ring::p_, Ring::work_, Ring::stages_, Ring::ring_, Ring::tiles_ready_, Ring::scales_, Ring::team_, Ring::made_;
 
   // Splits of whole 16 keys; a cluster without any leaves, a block without any stays for its cluster's barriers.
   __device__ bool find_work() {
@@ -215,38 +217,6 @@ class DecodeBlock : private DecodeMath<Shape> {
     inputs.make(queries_, row);
     __syncthreads();
   }
-  // Whether earlier steps wrote all rows of a tile, those past the end of the share left out.
-  __device__ bool is_old(int tile) const {
-    return min(work_.low + (tile + 1) * Shape::kKeys, work_.high) <= work_.first_position;
-  }
-  // The first tile of each stage.
-  __device__ void fill_ring(const RowPlace (&places)[kMostStages<Shape>], int first, int last, int tiles) const {
-#pragma unroll
-    for (int stage = 0; stage < kMostStages<Shape>; ++stage) {
-      if (stage < first || stage >= last) continue;
-      if (team_ + stage * Shape::kTeams < tiles) load(team_ + stage * Shape::kTeams, stage, places[stage]);
-      if constexpr (!Shape::kWholeRows) commit_copies();
-    }
-  }
-  __device__ void wait_for_tile(int stage, std::uint32_t parity, bool last) const {
-    if constexpr (Shape::kWholeRows) {
-      barrier_wait(tiles_ready_ + static_cast<std::uint32_t>(stage * 8), parity);
-      if (last) team_barrier();  // rows that were cleared by stores
-    } else {
-      // Tiles are committed in order, one group each; all but the newest stages_ - 1 must be there.
-      if (stages_ == 1) {
-        wait_copies<0>();
-      } else if (stages_ == 2) {
-        wait_copies<1>();
-      } else if (stages_ == 3) {
-        wait_copies<2>();
-      } else {
-        wait_copies<3>();
-      }
-      team_barrier();
-    }
-  }
-
   // The teams' largest scores become their factors; the block's go to the cluster. By a warp.
   __device__ void weigh_teams(int row) {
     float most = -INFINITY;
@@ -273,16 +243,6 @@ class DecodeBlock : private DecodeMath<Shape> {
   __device__ float* team_sums(int team) const {
     return sums_ + team * Shape::kRows * Shape::kSumStride;
   }
-  __device__ std::uint32_t keys(int stage) const {
-    return ring_ + static_cast<std::uint32_t>(stage * 2 * Shape::kTileBytes);
-  }
-  __device__ void team_barrier() const {
-    if constexpr (Shape::kTeamWarps == 1) {
-      __syncwarp();
-    } else {
-      named_barrier(1 + team_, Shape::kTeamWarps * 32);
-    }
-  }
   // Rows past the last query keep what memory held: a row of scores is its own, and these are masked and not written.
   __device__ void load_queries() const {
     if (lane_ == 0) barrier_arrive_expecting(queries_ready_, work_.rows * Shape::kRowBytes);
@@ -296,63 +256,6 @@ class DecodeBlock : private DecodeMath<Shape> {
                    Shape::kRowBytes, queries_ready_);
   }
 
-  static constexpr std::int64_t kMadeHere = -2;  // in the place of an offset
-  // A warp fills its share of the rows of a tile; lane r knows where row r lies.
-  static constexpr int kWarpRows = Shape::kKeys / Shape::kTeamWarps;
-  __device__ int own_row() const {
-    return member_ * kWarpRows + lane_ % kWarpRows;
-  }
-  __device__ RowPlace place_of(int tile) const {
-    const int position = work_.low + tile * Shape::kKeys + own_row();
-    if (position == made_) return {kMadeHere, 0};
-    return find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, position, work_.low, work_.high);
-  }
-  __device__ void load(int tile, int stage, RowPlace place) const {
-    const int row = own_row();
-    const std::uint32_t to = keys(stage);
-    if constexpr (Shape::kInt8) {
-      float* scales = scales_ + stage * 2 * Shape::kKeys;
-      if (lane_ < kWarpRows && place.offset != kMadeHere) {
-        scales[row] = place.offset >= 0 ? p_.kv.key_scales[place.scale] : 0.0f;
-        scales[Shape::kKeys + row] = place.offset >= 0 ? p_.kv.value_scales[place.scale] : 0.0f;
-      }
-      copy_chunks(to, place.offset);
-    } else if constexpr (!Shape::kWholeRows) {
-      copy_chunks(to, place.offset);
-    } else {
-      const std::uint32_t barrier = tiles_ready_ + static_cast<std::uint32_t>(stage * 8);
-      const int valid = min(max(work_.high - work_.low - tile * Shape::kKeys - member_ * kWarpRows, 0), kWarpRows);
-      // The row that is made here is the last one.
-      const bool made = valid > 0 && made_ == work_.low + tile * Shape::kKeys + member_ * kWarpRows + valid - 1;
-      const int copied = made ? valid - 1 : valid;
-      if (lane_ == 0) barrier_arrive_expecting(barrier, copied * 2 * Shape::kRowBytes);
-      __syncwarp();
-      if (lane_ < copied) {
-        const std::uint32_t at = to + static_cast<std::uint32_t>(row * Shape::kPitch);
-        copy_row_async(at, static_cast<const __nv_bfloat16*>(p_.kv.keys) + place.offset, Shape::kRowBytes, barrier);
-        copy_row_async(at + Shape::kTileBytes, static_cast<const __nv_bfloat16*>(p_.kv.values) + place.offset,
-                       Shape::kRowBytes, barrier);
-      }
-      // A weight of zero times what memory held may be NaN.
-      for (int i = valid * Shape::kChunks + lane_; i < kWarpRows * Shape::kChunks; i += 32) {
-        store16(address(to + Shape::kTileBytes, member_ * kWarpRows + i / Shape::kChunks, i % Shape::kChunks),
-                make_uint4(0, 0, 0, 0));
-      }
-    }
-  }
-  __device__ void copy_chunks(std::uint32_t to, std::int64_t own_offset) const {
-#pragma unroll(Shape::kInt8 ? 8 : 4)
-    for (int i = lane_; i < kWarpRows * Shape::kChunks; i += 32) {
-      const int row = i / Shape::kChunks;
-      const int chunk = i % Shape::kChunks;
-      const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
-      if (offset == kMadeHere) continue;
-      const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
-      copy_chunk<Shape::kInt8>(at, p_.kv.keys, offset, chunk);
-      copy_chunk<Shape::kInt8>(at + Shape::kTileBytes, p_.kv.values, offset, chunk);
-    }
-  }
-
   __device__ void step(int tile, int stage) {
     float score[2][4];
     multiply_keys(queries_, keys(stage), score);
@@ -363,18 +266,13 @@ class DecodeBlock : private DecodeMath<Shape> {
     add_values(keys(stage) + Shape::kTileBytes, weights);
   }
 
-  const FlashParams& p_;
-  Work work_{};
-  const int stages_;
-  std::uint32_t queries_, ring_, queries_ready_, tiles_ready_;
+  std::uint32_t queries_, queries_ready_;
   float* sums_;
-  float* scales_;
   float2* stats_;
   float2* inbox_stats_;
   float* inbox_;
   int inbox_shift_;
-  int warp_, team_;
-  int made_ = -1;  // position whose row is made in the ring instead of loaded
+  int warp_;
 };
 
 }  // namespace facet::attention::cuda

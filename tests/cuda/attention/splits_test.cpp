@@ -79,6 +79,13 @@ TEST(Splits, FewLargeClustersWhereSumsAreLarge) {
   EXPECT_GE(choose_splits({1, 1, 32768, 2048, 16, 16, 512, 132, 512, 32, 16}, limits()).count, 100);
 }
 
+// The 16 query heads of one KV head are more rows than a block makes quickly, and most of the device is idle.
+TEST(Splits, ShareQueryHeadsOfOneSequenceOnly) {
+  EXPECT_GT(choose_splits({1, 1, 1536, 2048, 16, 16, 512, 132, 512, 32, 16}, limits()).head_shift, 0);
+  EXPECT_EQ(choose_splits({1, 1, 1536, 2048, 16, 1, 512, 132, 512, 32, 16}, limits()).head_shift, 0);
+  EXPECT_EQ(choose_splits({8, 1, 1024, 2048, 16, 16, 512, 132, 512, 32, 16}, limits()).head_shift, 0);
+}
+
 TEST(Splits, SkipClustersThatTheDeviceCannotPlace) {
   DecodeLimits none = limits();
   for (int size = 3; size < kClusterSizes; ++size) none.stages[size] = 0;

@@ -1,0 +1,124 @@
+// The tiles of keys and values that a team walks, in a ring of stages that it fills itself.
+#pragma once
+
+#include "attention/cuda/decode_math.cuh"
+
+namespace facet::attention::cuda {
+
+template <typename Shape>
+class DecodeRing : protected DecodeMath<Shape> {
+ protected:
+  __device__ explicit DecodeRing(const FlashParams& params) : p_(params), stages_(params.stages) {}
+
+  // Whether earlier steps wrote all rows of a tile, those past the end of the share left out.
+  __device__ bool is_old(int tile) const {
+    return min(work_.low + (tile + 1) * Shape::kKeys, work_.high) <= work_.first_position;
+  }
+  // The first tile of each stage.
+  __device__ void fill_ring(const RowPlace (&places)[kMostStages<Shape>], int first, int last, int tiles) const {
+#pragma unroll
+    for (int stage = 0; stage < kMostStages<Shape>; ++stage) {
+      if (stage < first || stage >= last) continue;
+      if (team_ + stage * Shape::kTeams < tiles) load(team_ + stage * Shape::kTeams, stage, places[stage]);
+      if constexpr (!Shape::kWholeRows) commit_copies();
+    }
+  }
+  __device__ void wait_for_tile(int stage, std::uint32_t parity, bool last) const {
+    if constexpr (Shape::kWholeRows) {
+      barrier_wait(tiles_ready_ + static_cast<std::uint32_t>(stage * 8), parity);
+      if (last) team_barrier();  // rows that were cleared by stores
+    } else {
+      // Tiles are committed in order, one group each; all but the newest stages_ - 1 must be there.
+      if (stages_ == 1) {
+        wait_copies<0>();
+      } else if (stages_ == 2) {
+        wait_copies<1>();
+      } else if (stages_ == 3) {
+        wait_copies<2>();
+      } else {
+        wait_copies<3>();
+      }
+      team_barrier();
+    }
+  }
+
+  __device__ std::uint32_t keys(int stage) const {
+    return ring_ + static_cast<std::uint32_t>(stage * 2 * Shape::kTileBytes);
+  }
+  __device__ void team_barrier() const {
+    if constexpr (Shape::kTeamWarps == 1) {
+      __syncwarp();
+    } else {
+      named_barrier(1 + team_, Shape::kTeamWarps * 32);
+    }
+  }
+  static constexpr std::int64_t kMadeHere = -2;  // in the place of an offset
+  // A warp fills its share of the rows of a tile; lane r knows where row r lies.
+  static constexpr int kWarpRows = Shape::kKeys / Shape::kTeamWarps;
+  __device__ int own_row() const {
+    return member_ * kWarpRows + lane_ % kWarpRows;
+  }
+  __device__ RowPlace place_of(int tile) const {
+    const int position = work_.low + tile * Shape::kKeys + own_row();
+    if (position == made_) return {kMadeHere, 0};
+    return find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, position, work_.low, work_.high);
+  }
+  __device__ void load(int tile, int stage, RowPlace place) const {
+    const int row = own_row();
+    const std::uint32_t to = keys(stage);
+    if constexpr (Shape::kInt8) {
+      float* scales = scales_ + stage * 2 * Shape::kKeys;
+      if (lane_ < kWarpRows && place.offset != kMadeHere) {
+        scales[row] = place.offset >= 0 ? p_.kv.key_scales[place.scale] : 0.0f;
+        scales[Shape::kKeys + row] = place.offset >= 0 ? p_.kv.value_scales[place.scale] : 0.0f;
+      }
+      copy_chunks(to, place.offset);
+    } else if constexpr (!Shape::kWholeRows) {
+      copy_chunks(to, place.offset);
+    } else {
+      const std::uint32_t barrier = tiles_ready_ + static_cast<std::uint32_t>(stage * 8);
+      const int valid = min(max(work_.high - work_.low - tile * Shape::kKeys - member_ * kWarpRows, 0), kWarpRows);
+      // The row that is made here is the last one.
+      const bool made = valid > 0 && made_ == work_.low + tile * Shape::kKeys + member_ * kWarpRows + valid - 1;
+      const int copied = made ? valid - 1 : valid;
+      if (lane_ == 0) barrier_arrive_expecting(barrier, copied * 2 * Shape::kRowBytes);
+      __syncwarp();
+      if (lane_ < copied) {
+        const std::uint32_t at = to + static_cast<std::uint32_t>(row * Shape::kPitch);
+        copy_row_async(at, static_cast<const __nv_bfloat16*>(p_.kv.keys) + place.offset, Shape::kRowBytes, barrier);
+        copy_row_async(at + Shape::kTileBytes, static_cast<const __nv_bfloat16*>(p_.kv.values) + place.offset,
+                       Shape::kRowBytes, barrier);
+      }
+      // A weight of zero times what memory held may be NaN.
+      for (int i = valid * Shape::kChunks + lane_; i < kWarpRows * Shape::kChunks; i += 32) {
+        store16(address(to + Shape::kTileBytes, member_ * kWarpRows + i / Shape::kChunks, i % Shape::kChunks),
+                make_uint4(0, 0, 0, 0));
+      }
+    }
+  }
+  __device__ void copy_chunks(std::uint32_t to, std::int64_t own_offset) const {
+#pragma unroll(Shape::kInt8 ? 8 : 4)
+    for (int i = lane_; i < kWarpRows * Shape::kChunks; i += 32) {
+      const int row = i / Shape::kChunks;
+      const int chunk = i % Shape::kChunks;
+      const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
+      if (offset == kMadeHere) continue;
+      const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
+      copy_chunk<Shape::kInt8>(at, p_.kv.keys, offset, chunk);
+      copy_chunk<Shape::kInt8>(at + Shape::kTileBytes, p_.kv.values, offset, chunk);
+    }
+  }
+
+  const FlashParams& p_;
+  Work work_{};
+  const int stages_;
+  std::uint32_t ring_, tiles_ready_;
+  float* scales_;
+  int team_;
+  int made_ = -1;  // position whose row is made in the ring instead of loaded
+
+ private:
+  using DecodeMath<Shape>::address, DecodeMath<Shape>::lane_, DecodeMath<Shape>::member_;
+};
+
+}  // namespace facet::attention::cuda
