@@ -35,6 +35,7 @@ void require_cuda(cudaError_t error, const char* what) {
 class Counters {
  public:
   explicit Counters(std::int64_t count) {
+    if (count == 0) return;
     const auto bytes = static_cast<std::size_t>(count) * sizeof(std::uint32_t);
     require_cuda(cudaMalloc(reinterpret_cast<void**>(&data_), bytes), "allocating the counters of a plan");
     const cudaError_t error = cudaMemset(data_, 0, bytes);
@@ -57,8 +58,11 @@ struct SplitKey {
 };
 
 struct CudaPlan {
-  explicit CudaPlan(const abi::AttentionProblem& of)
-      : problem(of), group(of.query_heads / of.kv_heads), counters(of.max_sequences * of.query_heads * kMaxCluster) {}
+  // here: on a device; else the plan has sizes and nothing else.
+  CudaPlan(const abi::AttentionProblem& of, bool here)
+      : problem(of),
+        group(of.query_heads / of.kv_heads),
+        counters(here ? of.max_sequences * of.query_heads * kMaxCluster : 0) {}
   abi::AttentionProblem problem;
   std::int64_t group;
   std::uint64_t workspace_bytes = 0;
@@ -131,7 +135,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
       .version = "0.1.0",
       .summary = "flash attention on tensor cores: split keys in decode, tiles of packed queries in prefill",
       .devices = static_cast<std::uint32_t>(abi::Device::cuda),
-      .flags = abi::kGraphSafe | abi::kDeterministic,
+      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kPlansWithoutDevice,
   };
   static constexpr abi::OptionSpec kOptions[] = {
       sdk::integer_option("split_keys", 32, 16, 65536, "keys", "a split of a sequence's keys is at least this long"),
@@ -170,6 +174,16 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
   }
 
   std::uint32_t fusions() const override { return fuse_preparation_ ? abi::kFusePreparation : 0u; }
+  // Whether probe() finds nothing to note; asked once a process.
+  static bool device_here() {
+    static const bool here = [] {
+      sdk::Reasons reasons({nullptr, [](void*, const char*, std::uint64_t) {}});
+      probe(sdk::Host(nullptr), reasons);
+      return reasons.ok();
+    }();
+    return here;
+  }
+
   void check(const abi::AttentionProblem& problem, sdk::Reasons& reasons) const override {
     check_problem(problem, reasons);
   }
@@ -178,7 +192,14 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
   std::unique_ptr<CudaPlan> make_plan(const abi::AttentionProblem& problem, abi::AttentionPlan& sizes) override {
     const auto head_dim = static_cast<std::int32_t>(problem.head_dim);
     const bool int8 = problem.layout.element == DType::i8;
-    auto plan = std::make_unique<CudaPlan>(problem);
+    const bool here = device_here();
+    auto plan = std::make_unique<CudaPlan>(problem, here);
+    const auto part_bytes = static_cast<std::int64_t>(sizeof(float)) * part_floats(problem.head_dim);
+    plan->most_parts =
+        std::min(kMaxPartBytes / part_bytes, problem.max_sequences * problem.query_heads * std::int64_t{kMaxClusters});
+    plan->workspace_bytes = static_cast<std::uint64_t>(plan->most_parts * part_bytes);
+    sizes.workspace_bytes = plan->workspace_bytes;
+    if (!here) return plan;
     require_cuda(prepare_decode(head_dim, int8, plan->limits), "preparing the decode kernel");
     int device = 0;
     int processors = 0;
@@ -191,11 +212,6 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
       require_tensor_maps();
       require_cuda(prepare_prefill_wgmma(head_dim), "preparing the prefill kernel");
     }
-    const auto part_bytes = static_cast<std::int64_t>(sizeof(float)) * part_floats(problem.head_dim);
-    plan->most_parts =
-        std::min(kMaxPartBytes / part_bytes, problem.max_sequences * problem.query_heads * std::int64_t{kMaxClusters});
-    plan->workspace_bytes = static_cast<std::uint64_t>(plan->most_parts * part_bytes);
-    sizes.workspace_bytes = plan->workspace_bytes;
     return plan;
   }
 
