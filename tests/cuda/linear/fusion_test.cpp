@@ -51,9 +51,10 @@ TEST_F(CudaFusions, GateMatchesDouble) {
   const std::uint64_t base = std::random_device{}();
   for (std::uint64_t seed = base; seed < base + 36; ++seed) {
     std::mt19937_64 random(seed);
-    const std::int64_t rows = std::vector<std::int64_t>{1, 2, 4, 7, 16, 30, 64, 100, 200}[random() % 9];
-    const LoadedPlugin& plugin = rows <= 4 ? few : more;
-    const std::int64_t max_rows = rows <= 4 ? 4 : 200;
+    const std::int64_t rows = std::vector<std::int64_t>{1, 2, 4, 5, 7, 8, 13, 16, 30, 64, 100, 200}[random() % 12];
+    const bool streamed = rows <= 4;
+    const LoadedPlugin& plugin = streamed ? few : more;
+    const std::int64_t max_rows = streamed ? 4 : 200;
     WeightShape shape{random() % 4 == 0 ? WeightFormat::int8 : WeightFormat::int4, 0, 0, 128, true};
     shape.out_features = 2 * std::vector<std::int64_t>{5, 16, 100, 129, 400}[random() % 5];
     shape.in_features = std::vector<std::int64_t>{64, 200, 1024, 3840}[random() % 4];
@@ -66,8 +67,7 @@ TEST_F(CudaFusions, GateMatchesDouble) {
       parts.emplace_back(half, random);
     }
     const std::vector<float> inputs = bf16_inputs(rows * shape.in_features, random);
-    const Expected product =
-        expected_product(inputs, parts, shape, {.weight = 0, .segment = rows <= 4 ? 0x1p-15 : 0.0});
+    const Expected product = expected_product(inputs, parts, shape, {.weight = 0, .segment = streamed ? 0x1p-15 : 0.0});
     DeviceMatrix fused(plugin, {shape, max_rows, DType::f32, LinearRole::gate_up, abi::kFuseGeluGate}, parts);
     expect_close(fused.run(inputs), gated(product, static_cast<std::size_t>(rows)), DType::f32);
     DeviceMatrix plain(plugin, {shape, max_rows, DType::f32, LinearRole::gate_up}, parts);
@@ -89,7 +89,7 @@ TEST_F(CudaFusions, ResidualNormMatchesDouble) {
   const std::uint64_t base = std::random_device{}();
   for (std::uint64_t seed = base; seed < base + 24; ++seed) {
     std::mt19937_64 random(seed);
-    const std::int64_t rows = 1 + static_cast<std::int64_t>(random() % 4);
+    const std::int64_t rows = 1 + static_cast<std::int64_t>(random() % 2);
     WeightShape shape{WeightFormat::int4, 200, 0, 128, random() % 2 == 0};
     shape.in_features = std::vector<std::int64_t>{64, 129, 1024, 3840, 4096}[random() % 5];
     const bool updated = random() % 4 != 0;
@@ -129,7 +129,7 @@ TEST_F(CudaFusions, ResidualNormMatchesDouble) {
       for (std::size_t k = 0; k < in; ++k)
         inputs[row * in + k] = static_cast<float>(hidden[row * in + k] * second * double{residual.next_norm[k]});
     }
-    DeviceMatrix matrix(plugin, {shape, 4, DType::f32, LinearRole::qkv, abi::kFuseResidualNorm}, parts);
+    DeviceMatrix matrix(plugin, {shape, 2, DType::f32, LinearRole::qkv, abi::kFuseResidualNorm}, parts);
     const std::vector<float> outputs = matrix.run(residual, rows);
     // The norms: sums of in_features squares and an approximate root, relative to each input; then fixed point.
     const double norm_error = (static_cast<double>(in) + 16.0) * (cancelled ? 0x1p-15 : 0x1p-23);
@@ -153,10 +153,15 @@ TEST_F(CudaFusions, RefusalsHaveReasons) {
     return text.text;
   };
   EXPECT_NE(reason({shape, 5}).find("max_rows is 5"), std::string::npos);
+  EXPECT_NE(
+      reason({shape, 3, DType::bf16, LinearRole::qkv, abi::kFuseResidualNorm}).find("up to 2 rows, max_rows is 3"),
+      std::string::npos);
   WeightShape wide = shape;
   wide.in_features = 8192;
   EXPECT_NE(reason({wide, 1, DType::bf16, LinearRole::qkv, abi::kFuseResidualNorm}).find("residual norm"),
             std::string::npos);
+  wide.in_features = 70000;
+  EXPECT_NE(reason({wide, 4}).find("up to 65536"), std::string::npos);
   EXPECT_NE(reason({shape, 1, DType::bf16, LinearRole::qkv, abi::kFuseGeluGate}).find("GELU gate"), std::string::npos);
   EXPECT_NE(reason({shape, 1, DType::bf16, LinearRole::qkv, 1u << 9}).find("unknown bits"), std::string::npos);
   Text text;

@@ -29,11 +29,10 @@ const std::vector<Variant>& variants() {
   return all;
 }
 
-Rounding rounding_of(const std::string& plugin, std::int64_t rows) {
+Rounding rounding_of(const std::string& plugin) {
   if (plugin == "dense_cublas" || plugin == "w4a16_wgmma") return {};  // exact operands, fp32 sums
   if (plugin != "w4a16_stream") return {.weight = 0x1p-8, .segment = 0};
-  // Fixed point with 15 bits for up to 4 rows.
-  return {.weight = 0, .segment = rows <= 4 ? 0x1p-15 : 0.0};
+  return {.weight = 0, .segment = 0x1p-15};  // fixed point with 15 bits
 }
 
 template <std::size_t N>
@@ -81,7 +80,7 @@ TEST_P(CudaProducts, MatchDoubleOnRandomShapes) {
       DeviceMatrix matrix(plugin, {shape, max_rows, output}, parts);
       // Padding of 8 keeps rows aligned as an engine would; 5 does not.
       const std::vector<float> outputs = matrix.run(inputs, random() % 4 == 0 ? 5 : 8);
-      expect_close(outputs, expected_product(inputs, parts, shape, rounding_of(variant().plugin, rows)), output);
+      expect_close(outputs, expected_product(inputs, parts, shape, rounding_of(variant().plugin)), output);
       if (HasFailure()) return;
     }
   }
@@ -102,7 +101,7 @@ TEST_P(CudaProducts, LargeActivationsSurviveAtEveryRowCount) {
         inputs[static_cast<std::size_t>(row * shape.in_features + 200)] = 0x1p-60f;
       }
       SCOPED_TRACE("rows " + std::to_string(rows));
-      expect_close(matrix.run(inputs), expected_product(inputs, parts, shape, rounding_of(variant().plugin, rows)),
+      expect_close(matrix.run(inputs), expected_product(inputs, parts, shape, rounding_of(variant().plugin)),
                    DType::f32);
     }
   }

@@ -101,6 +101,42 @@ __device__ __forceinline__ void mma_u8s8(int (&d)[4], std::uint32_t a0, std::uin
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
 
+// Blocks of a cluster: all threads arrive once and wait once.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+// The place of `address` of this block's shared memory in that of another block of the cluster.
+__device__ __forceinline__ std::uint32_t cluster_address(std::uint32_t address, int rank) {
+  std::uint32_t result;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(result) : "r"(address), "r"(rank));
+  return result;
+}
+// 16 bytes to shared memory of the cluster, counted by the barrier beside them.
+__device__ __forceinline__ void store_async(std::uint32_t target, const float4& value, std::uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(target),
+               "r"(__float_as_uint(value.x)), "r"(__float_as_uint(value.y)), "r"(__float_as_uint(value.z)),
+               "r"(__float_as_uint(value.w)), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_remote(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// For what other blocks of the cluster did.
+__device__ __forceinline__ void barrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n .reg .pred p;\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        " selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  }
+}
+
 // (value & mask) | bits in one instruction.
 __device__ __forceinline__ std::uint32_t masked_or(std::uint32_t value, std::uint32_t mask, std::uint32_t bits) {
   std::uint32_t result;

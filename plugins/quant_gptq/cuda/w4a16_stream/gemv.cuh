@@ -1,4 +1,4 @@
-// Up to 4 rows: a block streams units of 32 rows of W through a ring in shared memory.
+// One row, and two behind a fused norm: a block streams units of 32 rows of W through a ring in shared memory.
 //
 // Activations are fixed point: within a segment (the inputs under one scale) every value is rounded to a multiple of
 // 2^-15 of a power of two at or above the largest, and cut into two signed 8-bit digits. Each digit of each row is a

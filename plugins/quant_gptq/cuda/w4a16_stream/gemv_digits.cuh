@@ -13,9 +13,16 @@ static_assert(kGemvMaxNormInputs == kGemvWarps * kGemvRoundChunks * kChunkInputs
 struct Round {
   int chunk;  // the first; the others follow kGemvWarps on
   int lane;
+  int row = 0;
   __device__ __forceinline__ Round(int round, int warp, int lane)
       : chunk(warp + round * kGemvRoundChunks * kGemvWarps), lane(lane) {}
+  __device__ __forceinline__ Round of_row(int r) const {
+    Round made = *this;
+    made.row = r;
+    return made;
+  }
   __device__ __forceinline__ int chunk_of(int i) const { return chunk + i * kGemvWarps; }
+  __device__ __forceinline__ int row_of(int) const { return row; }
   __device__ __forceinline__ int first_input(int i) const { return chunk_of(i) * kChunkInputs + lane * 4; }
 };
 
@@ -41,11 +48,10 @@ __device__ __forceinline__ T fold4(const T (&v)[4], int lane, Operation operatio
   return result;
 }
 
-// Digits of a lane's inputs of one row to shared memory, with what turns sums of a column into numbers. Called by all
-// lanes.
-template <int SEGMENTS, int ROWS>
-__device__ __forceinline__ void quantize_round(const float (&v)[16], const Round& at, int chunks, int row,
-                                               const GemvMemory& m) {
+// Digits of a lane's inputs to shared memory, with what turns sums of a column into numbers. `at`: chunk and row of
+// each quarter of `v`. Called by all lanes.
+template <int SEGMENTS, int ROWS, typename At>
+__device__ __forceinline__ void quantize_round(const float (&v)[16], const At& at, int chunks, const GemvMemory& m) {
   constexpr int kLanes = 32 / SEGMENTS;  // of a segment
   const int lane = at.lane;
   unsigned bits[4];
@@ -65,8 +71,7 @@ __device__ __forceinline__ void quantize_round(const float (&v)[16], const Round
   const bool upper = q >= 2;
   const unsigned low_bytes = upper ? 0x1504u : 0x5140u;
   const unsigned high_bytes = upper ? 0x3726u : 0x7362u;
-  std::uint32_t* target = m.digits + (s >> 2) * m.half + row * 16 + (2 * (q & 1) + (q >> 1)) * 4 + (s & 3) +
-                          at.chunk * gemv_half_words<ROWS>();
+  std::uint32_t* const word = m.digits + (s >> 2) * m.half + (2 * (q & 1) + (q >> 1)) * 4 + (s & 3);
   int sums[4];
 #pragma unroll
   for (int i = 0; i < kGemvRoundChunks; ++i) {
@@ -83,14 +88,17 @@ __device__ __forceinline__ void quantize_round(const float (&v)[16], const Round
     const unsigned low = __byte_perm(own, other, low_bytes) ^ 0x80808080u;
     const unsigned high = __byte_perm(own, other, high_bytes) ^ 0x80808080u;
     if (at.chunk_of(i) < chunks) {
-      target[i * kGemvWarps * gemv_half_words<ROWS>()] = low;
-      target[i * kGemvWarps * gemv_half_words<ROWS>() + ROWS * 16] = high;
+      std::uint32_t* target = word + at.chunk_of(i) * gemv_half_words<ROWS>() + at.row_of(i) * 16;
+      target[0] = low;
+      target[ROWS * 16] = high;
     }
     // Sums of 128 digits fit 16 bits.
     sums[i] = __dp4a(static_cast<int>(low), 0x01010101, 0) + __dp4a(static_cast<int>(high), 0x01010101, 0) * 65536;
   }
   const int both = fold4<kLanes>(sums, lane, Sum{});
-  const int chunk = at.chunk_of(lane % kLanes / (kLanes / 4));
+  const int quarter = lane % kLanes / (kLanes / 4);
+  const int chunk = at.chunk_of(quarter);
+  const int row = at.row_of(quarter);
   if (lane % (kLanes / 4) != 0 || chunk >= chunks) return;
   const int low_sum = static_cast<short>(both);
   const int high_sum = (both - low_sum) >> 16;

@@ -261,7 +261,7 @@ __device__ __forceinline__ void prepare_inputs(const StreamArgs& a, const GemvMe
     for (int i = 0; i < kGemvRoundChunks; ++i) to_float(raw[i], v + 4 * i);
     if (item + 1 < items) take_inputs<ROWS>(m, Round((item + 1) / ROWS, warp, lane), chunks, (item + 1) % ROWS, raw);
     __syncwarp();  // all have read before digits go there
-    quantize_round<SEGMENTS, ROWS>(v, Round(item / ROWS, warp, lane), chunks, item % ROWS, m);
+    quantize_round<SEGMENTS, ROWS>(v, Round(item / ROWS, warp, lane).of_row(item % ROWS), chunks, m);
   }
 }
 
@@ -278,7 +278,7 @@ __device__ __forceinline__ void prepare_normalized(const StreamArgs& a, const Ge
     load_residual(a, at, row, residual);
     float x[16];
     normalize_row<ROWS>(a, m, at, warp, lane, norms, residual, row, per, x);
-    quantize_round<SEGMENTS, ROWS>(x, at, a.shape.chunks, row, m);
+    quantize_round<SEGMENTS, ROWS>(x, at.of_row(row), a.shape.chunks, m);
   }
 }
 

@@ -175,8 +175,10 @@ using GemvKernel = void (*)(StreamArgs);
 
 template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
 GemvKernel gemv_kernel_of(bool norm) {
-  return norm ? gemv_kernel<BITS, SEGMENTS, ASYMMETRIC, ROWS, true>
-              : gemv_kernel<BITS, SEGMENTS, ASYMMETRIC, ROWS, false>;
+  if constexpr (ROWS == 1) {  // more rows without a norm are those of split.cuh
+    if (!norm) return gemv_kernel<BITS, SEGMENTS, ASYMMETRIC, ROWS, false>;
+  }
+  return gemv_kernel<BITS, SEGMENTS, ASYMMETRIC, ROWS, true>;
 }
 
 template <int BITS, bool ASYMMETRIC, int ROWS>
@@ -195,6 +197,5 @@ GemvKernel gemv_kernel_of(const Rows32& shape, bool norm) {
 
 GemvKernel gemv_kernel_1(const Rows32& shape, bool norm);
 GemvKernel gemv_kernel_2(const Rows32& shape, bool norm);
-GemvKernel gemv_kernel_4(const Rows32& shape, bool norm);
 
 }  // namespace facet::linear

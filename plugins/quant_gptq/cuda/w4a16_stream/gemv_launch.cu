@@ -8,8 +8,7 @@ namespace facet::linear {
 namespace {
 
 GemvKernel kernel_of(const Rows32& shape, int rows, bool norm) {
-  if (rows == 1) return gemv_kernel_1(shape, norm);
-  return rows == 2 ? gemv_kernel_2(shape, norm) : gemv_kernel_4(shape, norm);
+  return rows == 1 ? gemv_kernel_1(shape, norm) : gemv_kernel_2(shape, norm);
 }
 
 }  // namespace
@@ -19,8 +18,7 @@ int gemv_page_bytes(const Rows32& shape) {
 }
 
 int gemv_fixed_bytes(const Rows32& shape, int rows) {
-  if (rows == 1) return gemv_fixed<1>(shape.chunks, shape.segments);
-  return rows == 2 ? gemv_fixed<2>(shape.chunks, shape.segments) : gemv_fixed<4>(shape.chunks, shape.segments);
+  return rows == 1 ? gemv_fixed<1>(shape.chunks, shape.segments) : gemv_fixed<2>(shape.chunks, shape.segments);
 }
 
 int gemv_max_slots(const Rows32& shape) {
@@ -37,7 +35,7 @@ cudaError_t gemv_prepare(const Rows32& shape, bool norm) {
   cudaError_t result = cudaGetDevice(&device);
   if (result != cudaSuccess) return result;
   result = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  for (const int rows : {1, 2, 4}) {
+  for (const int rows : {1, 2}) {
     if (result != cudaSuccess) return result;
     const void* kernel = reinterpret_cast<const void*>(kernel_of(shape, rows, norm));
     result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);

@@ -33,10 +33,15 @@ struct StreamArgs {
   int first_copies;         // pages under way while the ring fills for the first time
   int copies;               // and later
   StreamResidual residual;  // without `hidden` there is none
+  // Of split.cuh:
+  int splits;        // blocks of a cluster
+  int clusters;      // that have units; the grid may be larger
+  int block_chunks;  // of a unit that a block takes; the last block of a cluster may have fewer
+  int depth;         // units of a block whose sums of the cluster are in flight
 };
 
-// Kernels for up to 4 rows: mma on 8-bit digits of the activations.
-inline constexpr int kGemvRows = 4;
+// The kernels of gemv.cuh.
+inline constexpr int kGemvRows = 2;
 inline constexpr int kGemvMinSlots = 2;          // of the ring: one fills while another is read
 inline constexpr int kGemvMaxNormInputs = 4096;  // of a fused residual norm: a warp keeps its share in registers
 

@@ -6,13 +6,15 @@
 #include "common/checks.h"
 #include "quant_gptq/cuda/device/check.h"
 #include "quant_gptq/cuda/rows32/pack.h"
+#include "quant_gptq/cuda/w4a16_stream/split.h"
 #include "quant_gptq/cuda/w4a16_stream/stream.h"
 
 namespace facet::linear {
 
 namespace {
 
-constexpr int kBlockReserve = 1024;         // shared memory that the system takes of each block
+constexpr int kBlockReserve = 1024;  // shared memory that the system takes of each block
+constexpr int kMostInputs = 65536;
 constexpr int kSharedPerBlock = 227 << 10;  // compute capability 9.0
 // Measured on an H200.
 constexpr int kLargerBlock = 122 << 10;  // of a multiprocessor's 228 KiB, the reserve included
@@ -22,9 +24,7 @@ constexpr int kCopies = 4;
 struct StreamPlan {
   abi::LinearProblem problem;
   Rows32 shape;
-  int multiprocessors;
-  int shared_per_multiprocessor;
-  int shared_per_block;
+  SplitDevice device;
 };
 
 }  // namespace
@@ -34,7 +34,9 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   static constexpr sdk::PluginInfo kInfo{
       .name = "w4a16_stream",
       .version = "0.1.0",
-      .summary = "int4 and int8 weights streamed through shared memory, 1 to 4 rows; fuses residual norm and GELU gate",
+      .summary =
+          "int4 and int8 weights streamed through shared memory, 1 to 4 rows; fuses the GELU gate and, up to 2 rows, "
+          "the residual norm",
       .devices = static_cast<std::uint32_t>(abi::Device::cuda),
       .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant};
   static constexpr abi::OptionSpec kOptions[] = {
@@ -55,17 +57,24 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
 
   void check(const abi::LinearProblem& problem, sdk::Reasons& reasons) const override {
     check_rows32_problem(problem, reasons);
-    reasons.require(problem.max_rows <= kGemvRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
-                    kGemvRows);
-    if ((problem.fusions & abi::kFuseResidualNorm) != 0)
+    reasons.require(problem.max_rows <= kSplitRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
+                    kSplitRows);
+    if ((problem.fusions & abi::kFuseResidualNorm) != 0) {
+      reasons.require(problem.max_rows <= kGemvRows, "the residual norm is fused for up to ", kGemvRows,
+                      " rows, max_rows is ", problem.max_rows);
       reasons.require(problem.in_features <= kGemvMaxNormInputs, "the residual norm is fused for up to ",
                       kGemvMaxNormInputs, " inputs, in_features is ", problem.in_features);
+    }
+    reasons.require(problem.in_features <= kMostInputs, "in_features is ", problem.in_features,
+                    ", this plugin takes up to ", kMostInputs);
+    if (problem.in_features < 1 || problem.in_features > kMostInputs || problem.group_size < 1 || problem.max_rows < 1)
+      return;
     // The activations of a step stay in shared memory beside the ring.
-    if (problem.in_features < 1 || problem.group_size < 1 || problem.max_rows < 1) return;
     const Rows32 shape = rows32_shape(problem);
-    const int rows = static_cast<int>(std::min<std::int64_t>(kGemvRows, problem.max_rows));
-    reasons.require(problem.in_features <= 65536 &&
-                        gemv_fixed_bytes(shape, rows) + kGemvMinSlots * gemv_page_bytes(shape) <= kSharedPerBlock,
+    const bool norm = (problem.fusions & abi::kFuseResidualNorm) != 0;
+    const int rows = static_cast<int>(std::min<std::int64_t>(norm ? kGemvRows : kSplitRows, problem.max_rows));
+    const int gemv = gemv_fixed_bytes(shape, norm ? rows : 1) + kGemvMinSlots * gemv_page_bytes(shape);
+    reasons.require(gemv <= kSharedPerBlock && (norm || rows == 1 || split_fits(shape, rows, kSharedPerBlock)),
                     "in_features ", problem.in_features, " at ", rows,
                     " rows needs more shared memory than the 227 KiB of a block");
   }
@@ -77,10 +86,15 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     set_layout(sizes, rows32_sizes(plan->shape, sizes));
     int device = 0;
     check_cuda(cudaGetDevice(&device), "cudaGetDevice");
-    plan->multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
-    plan->shared_per_multiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    plan->shared_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    plan->device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
+    plan->device.shared_per_multiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    plan->device.shared_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     check_cuda(gemv_prepare(plan->shape, (problem.fusions & abi::kFuseResidualNorm) != 0), "cudaFuncSetAttribute");
+    if (problem.max_rows > 1 && (problem.fusions & abi::kFuseResidualNorm) == 0) {
+      check_cuda(split_prepare(plan->shape), "cudaFuncSetAttribute");
+      for (int splits = 1; splits <= kMostSplits; ++splits)
+        plan->device.clusters[splits] = split_clusters(plan->shape, splits, plan->device.shared_per_block);
+    }
     return plan;
   }
 
@@ -92,7 +106,11 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     check_cuda_run(plan.problem, args, 0);
     StreamArgs stream = arguments(plan, args);
     stream.rows = static_cast<int>(args.rows);
-    launch_gemv(plan, stream, stream_of(args));
+    if (args.residual == nullptr && args.rows > 1) {
+      launch_split(plan, stream, stream_of(args));
+    } else {
+      launch_gemv(plan, stream, stream_of(args));
+    }
   }
 
  private:
@@ -123,32 +141,49 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   // Launches alternate between two sizes of shared memory that fit a multiprocessor together, while two blocks of the
   // larger do not. A multiprocessor then holds one block of each of two launches. With equal sizes a launch may find
   // one with two free places; that has two of its blocks from then on in every second launch, and all wait for it.
+  // A launch of fewer blocks than multiprocessors leaves such places too: it has the smaller size, the next the larger.
+  struct Size {
+    int share;  // of a multiprocessor's shared memory
+    int least;  // that a block must take
+  };
+  Size next_size(const SplitDevice& device, int grid) {
+    if (blocks_per_sm_ == 1) return {device.shared_per_multiprocessor, 0};
+    const bool whole = grid > device.multiprocessors - 2;
+    const bool larger = whole && larger_.load(std::memory_order_relaxed);
+    larger_.store(!larger, std::memory_order_relaxed);
+    if (larger) return {kLargerBlock, device.shared_per_multiprocessor / 2};
+    return {device.shared_per_multiprocessor - kLargerBlock, 0};
+  }
+
   void launch_gemv(const StreamPlan& plan, StreamArgs& args, cudaStream_t stream) {
     const int fixed = gemv_fixed_bytes(plan.shape, args.rows);
     const int page = gemv_page_bytes(plan.shape);
     const int most = gemv_max_slots(plan.shape);
-    const bool larger = launches_.fetch_add(1, std::memory_order_relaxed) % 2 == 0;
-    const int share = blocks_per_sm_ == 1 ? plan.shared_per_multiprocessor
-                      : larger            ? kLargerBlock
-                                          : plan.shared_per_multiprocessor - kLargerBlock;
-    args.slots = std::min((share - kBlockReserve - fixed) / page, most);
-    int shared = fixed + args.slots * page;
+    const Size size = next_size(plan.device, plan.device.multiprocessors);
+    args.slots = std::min((size.share - kBlockReserve - fixed) / page, most);
+    int shared = std::max(fixed + args.slots * page, size.least);
     if (args.slots < kGemvMinSlots) {  // alone on its multiprocessor
-      args.slots = std::min((plan.shared_per_block - fixed) / page, most);
+      args.slots = std::min((plan.device.shared_per_block - fixed) / page, most);
       shared = fixed + args.slots * page;
-    } else if (blocks_per_sm_ == 2 && larger) {
-      shared = std::max(shared, plan.shared_per_multiprocessor / 2);
     }
-    args.blocks = std::min(plan.shape.units, plan.multiprocessors);
+    args.blocks = std::min(plan.shape.units, plan.device.multiprocessors);
     args.first_copies = kFirstCopies;
     args.copies = kCopies;
-    check_cuda(gemv_launch(args, plan.multiprocessors, shared, dependent_, stream), "launch of w4a16_stream");
+    check_cuda(gemv_launch(args, plan.device.multiprocessors, shared, dependent_, stream), "launch of w4a16_stream");
+  }
+
+  void launch_split(const StreamPlan& plan, StreamArgs& args, cudaStream_t stream) {
+    const int grid = split_cut(args, plan.device);
+    const Size size = next_size(plan.device, grid);
+    int shared = std::max(split_ring(args, size.share - kBlockReserve), size.least);
+    if (args.slots == 0) shared = split_ring(args, plan.device.shared_per_block);
+    check_cuda(split_launch(args, grid, shared, dependent_, stream), "launch of w4a16_stream");
   }
 
   sdk::Host host_;
   int blocks_per_sm_;
   bool dependent_;
-  std::atomic<unsigned> launches_{0};
+  std::atomic<bool> larger_{true};
 };
 
 }  // namespace facet::linear

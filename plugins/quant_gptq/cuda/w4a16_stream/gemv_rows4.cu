@@ -1,9 +1,0 @@
-#include "quant_gptq/cuda/w4a16_stream/gemv_kernel.cuh"
-
-namespace facet::linear {
-
-GemvKernel gemv_kernel_4(const Rows32& shape, bool norm) {
-  return gemv_kernel_of<4>(shape, norm);
-}
-
-}  // namespace facet::linear
