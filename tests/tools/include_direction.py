@@ -76,6 +76,8 @@ def framework_complaint(file, name, target):
     if file.startswith(include):
         own = file[len(include):]
         third_party = THIRD_PARTY.match(name)
+        if own.endswith(".cuh") and name.startswith("cuda_"):  # for device code, which needs the toolkit anyway
+            return None
         if third_party and (not name.startswith("fmt/") or own.startswith(NO_LIBRARY)):
             return "public headers include the C++ library and, outside abi and sdk, fmt; nothing else"
         if target and not target.startswith(include):

@@ -38,7 +38,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
           "int4 and int8 weights streamed through shared memory, 1 to 4 rows; fuses the GELU gate and, up to 2 rows, "
           "the residual norm",
       .devices = static_cast<std::uint32_t>(abi::Device::cuda),
-      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant};
+      .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant | abi::kPlansWithoutDevice};
   static constexpr abi::OptionSpec kOptions[] = {
       sdk::integer_option("blocks_per_sm", 2, 1, 2, "",
                           "blocks that share a multiprocessor: with 2, the next launch "
@@ -84,6 +84,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     plan->problem = problem;
     plan->shape = rows32_shape(problem);
     set_layout(sizes, rows32_sizes(plan->shape, sizes));
+    if (!device_here()) return plan;
     int device = 0;
     check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     plan->device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
