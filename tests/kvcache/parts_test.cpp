@@ -261,7 +261,8 @@ TEST(PagedBook, AStepsWorthOfNewRowsIsAlwaysThere) {
   gemma.max_chunk = 4096;
   gemma.max_step_tokens = 8192;
   EXPECT_EQ(gemma.blocks_for_all(), 64 * (16 + 2) + 128);
-  EXPECT_EQ(gemma.blocks_per_sequence(), 81);
+  EXPECT_EQ(gemma.blocks_with(gemma.max_chunk), 81);
+  EXPECT_EQ(gemma.blocks_with(1), 17) << "64 of them fit while they decode";
   gemma.max_sequences = 1;
   EXPECT_EQ(gemma.blocks_for_all(), 81) << "never more than all sequences at their longest";
   gemma.window = 0;

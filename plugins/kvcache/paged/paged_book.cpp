@@ -9,17 +9,17 @@ std::int64_t PagedRules::oldest_row(std::int64_t length) const {
   return sdk::window_begin(std::max<std::int64_t>(0, length - rollback), window);
 }
 
-std::int64_t PagedRules::blocks_per_sequence() const {
+std::int64_t PagedRules::blocks_with(std::int64_t new_rows) const {
   const std::int64_t all = table_stride();
   if (window == 0) return all;
   // The first query of a chunk sees window - 1 older rows. Rows in a row touch one block more when they start inside
   // one: span rows lie in at most ceil((span - 1) / block) + 1 blocks.
-  const std::int64_t span = window - 1 + rollback + max_chunk;
+  const std::int64_t span = window - 1 + rollback + new_rows;
   return std::min(all, sdk::ceil_div(span - 1, block_tokens) + 1);
 }
 
 std::int64_t PagedRules::blocks_for_all() const {
-  const std::int64_t each = max_sequences * blocks_per_sequence();
+  const std::int64_t each = max_sequences * blocks_with(max_chunk);
   if (window == 0) return each;
   // New rows count once, whoever they belong to: s sequences with n_1 to n_s of them, at most max_step_tokens together,
   // hold at most sum(ceil((old + n_i) / block) + 1) <= s * (ceil(old / block) + 2) + max_step_tokens / block blocks.

@@ -19,8 +19,8 @@ struct PagedRules {
   bool prefix_reuse = false;
 
   std::int64_t table_stride() const { return sdk::ceil_div(max_context, block_tokens); }
-  // Blocks that one sequence holds at once, at most.
-  std::int64_t blocks_per_sequence() const;
+  // Blocks that one sequence holds at once, at most, in a step that gives it so many new rows.
+  std::int64_t blocks_with(std::int64_t new_rows) const;
   // Blocks that all sequences hold at once, at most.
   std::int64_t blocks_for_all() const;
   // Position of the oldest row that a sequence of `length` rows needs, after a rollback too.

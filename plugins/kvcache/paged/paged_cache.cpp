@@ -24,8 +24,8 @@ void PagedCache::make_plan(const abi::KvProblem& problem, const abi::KvLayout& l
   plan.pool_alignment = kAlignment;
   plan.host_bytes = sizeof(PagedCache) + planned_rules_.host_bytes();
   plan.block_count = planned_rules_.block_count;
-  plan.sequence_blocks = planned_rules_.blocks_per_sequence();
-  const bool holds_any = planned_rules_.block_count >= planned_rules_.blocks_per_sequence();
+  plan.sequence_blocks = planned_rules_.blocks_with(1);
+  const bool holds_any = planned_rules_.block_count >= planned_rules_.blocks_with(planned_rules_.max_chunk);
   plan.max_sequence_tokens = holds_any
                                  ? problem.max_context
                                  : std::min(problem.max_context, planned_rules_.block_count * settings_.block_tokens);

@@ -32,7 +32,7 @@ struct KvPlan {
   std::uint64_t pool_alignment;      // power of two
   std::uint64_t host_bytes;          // of tables and bookkeeping at most
   std::int64_t block_count;          // blocks of the pool
-  std::int64_t sequence_blocks;      // blocks that a sequence of max_context tokens holds at most
+  std::int64_t sequence_blocks;      // blocks that a sequence of max_context tokens holds while it decodes
   std::int64_t max_sequence_tokens;  // longest sequence that fits an empty pool, at most max_context
   std::int64_t max_chunk;            // rows of one sequence it accepts in one step
   std::int64_t rollback_depth;       // rows that rollback() can take back
