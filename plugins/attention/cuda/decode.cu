@@ -7,6 +7,7 @@
 
 #include "attention/cuda/decode_block.cuh"
 #include "attention/cuda/launch.cuh"
+#include "attention/cuda/tensor_maps.h"
 
 namespace facet::attention::cuda {
 
@@ -171,14 +172,19 @@ class SliceFold {
 };
 
 template <typename Shape>
-__device__ __forceinline__ void decode(const FlashParams& params) {
-  extern __shared__ unsigned char shared[];
+__device__ __forceinline__ void decode(const FlashParams& params, const TensorMaps* maps) {
+  extern __shared__ unsigned char memory[];
+  // The swizzle of boxes begins anew every 1,024 bytes. Asking the compiler for that would cost all kernels a kilobyte.
+  unsigned char* shared = memory + (Shape::kTensor ? -shared_address(memory) % 1024u : 0u);
   // Parameters are cold in constant memory at every launch; all are fetched at once while the predecessor runs.
   for (unsigned i = threadIdx.x; i < sizeof params / 4; i += Shape::kThreads) {
     asm volatile("" ::"r"(reinterpret_cast<const std::uint32_t*>(&params)[i]));
   }
+  if constexpr (Shape::kTensor) {
+    if (threadIdx.x < 2) prefetch_map(threadIdx.x == 0 ? &maps->keys : &maps->values);
+  }
   cluster_arrive();
-  DecodeBlock<Shape> block(params, shared);
+  DecodeBlock<Shape> block(params, maps, shared);
   __syncthreads();
   if (!block.run()) return;
   cluster_wait();  // all have started: their shared memory may be written
@@ -190,7 +196,12 @@ __device__ __forceinline__ void decode(const FlashParams& params) {
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1) decode_kernel(const __grid_constant__ FlashParams params) {
-  decode<Shape>(params);
+  decode<Shape>(params, nullptr);
+}
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    decode_tensor_kernel(const __grid_constant__ FlashParams params, const __grid_constant__ TensorMaps maps) {
+  decode<Shape>(params, &maps);
 }
 
 // For blocks with little shared memory: they find a place beside a block of another kernel with 9 warps of up to 96
@@ -198,13 +209,20 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) decode_kernel(const __grid
 constexpr int kRegistersBeside = 224;
 template <typename Shape>
 __global__ void __maxnreg__(kRegistersBeside) decode_beside_kernel(const __grid_constant__ FlashParams params) {
-  decode<Shape>(params);
+  decode<Shape>(params, nullptr);
+}
+template <typename Shape>
+__global__ void __maxnreg__(kRegistersBeside)
+    decode_tensor_beside_kernel(const __grid_constant__ FlashParams params, const __grid_constant__ TensorMaps maps) {
+  decode<Shape>(params, &maps);
 }
 
 // Longer rings fill the processor; sizes below 256 take fewer registers anyway.
 template <typename Shape>
-auto kernel_for(int stages) -> void (*)(FlashParams) {
-  if constexpr (Shape::kDim < 256) {
+auto kernel_for(int stages) {
+  if constexpr (Shape::kTensor) {
+    return stages == 1 && Shape::kDim >= 256 ? decode_tensor_beside_kernel<Shape> : decode_tensor_kernel<Shape>;
+  } else if constexpr (Shape::kDim < 256) {
     return decode_kernel<Shape>;
   } else if constexpr (Shape::kInt8) {
     return decode_beside_kernel<Shape>;
@@ -242,17 +260,24 @@ cudaError_t prepare(DecodeLimits& limits) {
   return error;
 }
 
-template <typename Shape>
-cudaError_t launch(const FlashParams& params, const LaunchShape& shape) {
+template <typename Shape, typename... Maps>
+cudaError_t launch(const FlashParams& params, const LaunchShape& shape, const Maps&... maps) {
   LaunchShape by_head = shape;
   by_head.kv_heads <<= params.head_shift;
   return launch_grid(kernel_for<Shape>(params.stages), params, by_head, params.splits, params.cluster, Shape::kThreads,
-                     Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows));
+                     Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows), maps...);
 }
 
 }  // namespace
 
-cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits) {
+bool serves_decode_boxes(std::int32_t head_dim) {
+  return head_dim == 128 || head_dim == 256;
+}
+
+cudaError_t prepare_decode(std::int32_t head_dim, bool int8, bool boxes, DecodeLimits& limits) {
+  if (boxes)
+    return head_dim == 128 ? prepare<DecodeShape<128, false, true>>(limits)
+                           : prepare<DecodeShape<256, false, true>>(limits);
   return for_head_dim(head_dim, [&]<int kDim>() {
     return int8 ? prepare<DecodeShape<kDim, true>>(limits) : prepare<DecodeShape<kDim, false>>(limits);
   });
@@ -263,6 +288,11 @@ cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape) {
     return shape.int8 ? launch<DecodeShape<kDim, true>>(params, shape)
                       : launch<DecodeShape<kDim, false>>(params, shape);
   });
+}
+
+cudaError_t launch_decode_boxes(const FlashParams& params, const TensorMaps& maps, const LaunchShape& shape) {
+  return shape.head_dim == 128 ? launch<DecodeShape<128, false, true>>(params, shape, maps)
+                               : launch<DecodeShape<256, false, true>>(params, shape, maps);
 }
 
 }  // namespace facet::attention::cuda

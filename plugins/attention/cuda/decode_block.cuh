@@ -13,14 +13,15 @@ template <typename Shape>
 class DecodeBlock : private DecodeRing<Shape> {
  public:
   // Everything that needs no earlier kernel's results. The block must pass a barrier before run().
-  __device__ DecodeBlock(const FlashParams& params, unsigned char* shared) : DecodeRing<Shape>(params) {
+  __device__ DecodeBlock(const FlashParams& params, const TensorMaps* maps, unsigned char* shared)
+      : DecodeRing<Shape>(params, maps) {
     warp_ = static_cast<int>(threadIdx.x) / 32;
     lane_ = static_cast<int>(threadIdx.x) % 32;
     team_ = warp_ / Shape::kTeamWarps;
     member_ = warp_ % Shape::kTeamWarps;
     queries_ = shared_address(shared);
-    ring_ = queries_ + Shape::kTileBytes + static_cast<std::uint32_t>(team_ * stages_ * 2 * Shape::kTileBytes);
-    unsigned char* at = shared + Shape::kTileBytes;
+    ring_ = queries_ + Shape::kQueryBytes + static_cast<std::uint32_t>(team_ * stages_ * 2 * Shape::kTileBytes);
+    unsigned char* at = shared + Shape::kQueryBytes;
     sums_ = reinterpret_cast<float*>(at);
     at += ring_bytes();
     scales_ = reinterpret_cast<float*>(at) + team_ * stages_ * 2 * Shape::kKeys;
@@ -79,7 +80,7 @@ class DecodeBlock : private DecodeRing<Shape> {
       const int next = tile + stages_ * Shape::kTeams;
       RowPlace place{-1, 0};
       if (next < tiles) place = place_of(next);
-      wait_for_tile(stage, parity, tile + 1 == tiles);
+      wait_for_tile(tile, stage, parity, tile + 1 == tiles);
       step(tile, stage);
       if (next < tiles) {
         team_barrier();  // the stage is done with
@@ -161,7 +162,8 @@ class DecodeBlock : private DecodeRing<Shape> {
   using Math::lane_, Math::member_, Math::query_position_, Math::out_, Math::largest_, Math::sum_;
   using Ring = DecodeRing<Shape>;
   using Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load, Ring::place_of, Ring::team_barrier, Ring::wait_for_tile;
-  using Ring::p_, Ring::work_, Ring::stages_, Ring::ring_, Ring::tiles_ready_, Ring::scales_, Ring::team_, Ring::made_;
+  using Ring::p_, Ring::work_, Ring::stages_, Ring::ring_, Ring::tiles_ready_, Ring::scales_, Ring::team_, Ring::made_,
+      Ring::seen_;
 
   // Splits of whole 16 keys; a cluster without any leaves, a block without any stays for its cluster's barriers.
   __device__ bool find_work() {
@@ -176,7 +178,9 @@ class DecodeBlock : private DecodeRing<Shape> {
     work_.only_block = p_.kv.single_block != 0 ? p_.kv.table[work_.sequence * p_.kv.table_stride] : 0;
     work_.rows = tokens * p_.group;
     if (work_.rows == 0 || work_.rows > p_.decode_rows) return false;
-    const int low = p_.window > 0 ? max(0, first - p_.window + 1) : 0;
+    seen_ = p_.window > 0 ? max(0, first - p_.window + 1) : 0;
+    // Boxes do not straddle blocks.
+    const int low = Shape::kTensor ? seen_ & ~(Shape::kKeys - 1) : seen_;
     const int high = first + tokens;
     const int share = ((high - low + p_.splits - 1) / p_.splits + 15) & ~15;
     work_.parts = (high - low + share - 1) / share;
@@ -206,7 +210,8 @@ class DecodeBlock : private DecodeRing<Shape> {
       const int stages_on = (tile % Shape::kTeams - team_) * stages_ + tile / Shape::kTeams;  // from this team's first
       row.place = find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, work_.first_position,
                            work_.first_position, work_.high);
-      row.key = address(ring_ + static_cast<std::uint32_t>(stages_on * 2 * Shape::kTileBytes), in_tile, 0);
+      row.tile = ring_ + static_cast<std::uint32_t>(stages_on * 2 * Shape::kTileBytes);
+      row.in_tile = in_tile;
       row.scales = scales_ + stages_on * 2 * Shape::kKeys + in_tile;
       row.in_ring = made_ >= 0;
     }

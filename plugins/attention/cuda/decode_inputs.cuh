@@ -2,7 +2,7 @@
 // rotations with the bits of the host's own launch (facet/sdk/cuda/head.cuh).
 #pragma once
 
-#include "attention/cuda/decode_shape.cuh"
+#include "attention/cuda/decode_math.cuh"
 #include "facet/sdk/cuda/head.cuh"
 
 namespace facet::attention::cuda {
@@ -10,7 +10,8 @@ namespace facet::attention::cuda {
 // Where the block that has the newest key puts it and its value.
 struct NewRow {
   RowPlace place{-1, 0};    // in the cache; an offset below 0 is not written
-  std::uint32_t key = 0;    // in a tile of keys in shared memory, Shape::kTileBytes before its value
+  std::uint32_t tile = 0;   // of keys in shared memory, Shape::kTileBytes before that of values
+  int in_tile = 0;          // the row
   float* scales = nullptr;  // int8: of the key, Shape::kKeys before that of the value
   bool in_ring = false;     // false: the tile is loaded later, from the cache
 };
@@ -55,7 +56,8 @@ class DecodeInputs {
       Row row = widen(rows_[0]);
       ::facet::cuda::norm(row, query_weight_, epsilon, kHalf);
       ::facet::cuda::rotate(row, angles_);
-      store_tile(row, queries + static_cast<std::uint32_t>(at * Shape::kPitch));
+      store_pairs(row,
+                  [&](int chunk) { return queries + static_cast<std::uint32_t>(at * Shape::kPitch + chunk * 16); });
 #pragma unroll
       for (int i = 0; i + 1 < kRowsOfWarp; ++i) rows_[i] = rows_[i + 1];
     }
@@ -129,15 +131,21 @@ class DecodeInputs {
   __device__ static uint2 pack(const Part& part) {
     return make_uint2(pack_bf16(part.at[0], part.at[1]), pack_bf16(part.at[2], part.at[3]));
   }
-  __device__ void store_tile(const Row& row, std::uint32_t to) const {
+  // A row in shared memory, whose chunks of 16 bytes lie where `address` says.
+  template <typename Address>
+  __device__ void store_pairs(const Row& row, const Address& address) const {
     ::facet::cuda::each_pair(row, kHalf, lane_, [&](int at, const Part& low, const Part& high) {
-      store8(to + static_cast<std::uint32_t>(at * 8), pack(low));
-      store8(to + static_cast<std::uint32_t>(at * 8 + kHalf * 2), pack(high));
+      const auto half = static_cast<std::uint32_t>(at % 2 * 8);
+      store8(address(at / 2) + half, pack(low));
+      store8(address(at / 2 + kHalf / 8) + half, pack(high));
     });
+  }
+  __device__ void store_tile(const Row& row, std::uint32_t tile, int in_tile) const {
+    store_pairs(row, [&](int chunk) { return DecodeMath<Shape>::address(tile, in_tile, chunk); });
   }
   // The key or the value, to the cache and, where its tile is there, to shared memory.
   __device__ void store_row(const Row& row, const NewRow& to) const {
-    const std::uint32_t tile = to.key + (makes_value_ ? Shape::kTileBytes : 0);
+    const std::uint32_t tile = to.tile + (makes_value_ ? Shape::kTileBytes : 0);
     const bool stored = to.place.offset >= 0;
     void* pool = makes_value_ ? p_.kv.values : p_.kv.keys;
     if constexpr (Shape::kInt8) {
@@ -160,7 +168,7 @@ class DecodeInputs {
           coded.high[slot].at[e] = static_cast<float>(codes.code(row.high[slot].at[e]));
         }
       }
-      if (to.in_ring) store_tile(coded, tile);
+      if (to.in_ring) store_tile(coded, tile, to.in_tile);
     } else {
       auto* cache = static_cast<__nv_bfloat16*>(pool) + to.place.offset;
       ::facet::cuda::each_pair(row, stored ? kHalf : 0, lane_, [&](int at, const Part& low, const Part& high) {
@@ -168,7 +176,7 @@ class DecodeInputs {
         reinterpret_cast<uint2*>(cache + kHalf)[at] = pack(high);
       });
       if (to.in_ring) {
-        store_tile(row, tile);
+        store_tile(row, tile, to.in_tile);
       } else {
         // The copy engine will read what this thread wrote.
         global_writes_to_copies();

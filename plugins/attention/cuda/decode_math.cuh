@@ -8,9 +8,20 @@ namespace facet::attention::cuda {
 
 template <typename Shape>
 class DecodeMath {
- protected:
+ public:
+  // A chunk of 16 bytes of a row in a tile of keys or values.
   __device__ static std::uint32_t address(std::uint32_t tile, int row, int chunk) {
+    if constexpr (Shape::kTensor) return chunk_address<Shape::kKeys>(tile, row, chunk);
     return tile + static_cast<std::uint32_t>(row * Shape::kPitch + chunk * 16);
+  }
+
+ protected:
+  // The chunk 2 `pairs` after one of the first two of a row, whose address is `first`.
+  __device__ static std::uint32_t chunks_on(std::uint32_t first, int pairs) {
+    if constexpr (Shape::kTensor)
+      return (first ^ static_cast<std::uint32_t>(pairs % 4 * 32)) +
+             static_cast<std::uint32_t>(pairs / 4 * Shape::kPanelBytes);
+    return first + static_cast<std::uint32_t>(pairs * 32);
   }
 
   // S = Q K^T, two chains of sums for each 8 keys: an mma waits for the one before it in its chain.
@@ -18,15 +29,15 @@ class DecodeMath {
     constexpr int kBatch = 2;  // of 16 deep
     constexpr int kBatches = Shape::kDim / 16 / kBatch;
     float sums[2][2][4] = {};
-    const std::uint32_t from_a = address(queries, lane_ % 16, lane_ / 16);
+    const std::uint32_t from_a = queries + static_cast<std::uint32_t>(lane_ % 16 * Shape::kPitch + lane_ / 16 * 16);
     const std::uint32_t from_b = address(keys, lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2);
     std::uint32_t a[2][kBatch][4], b[2][kBatch][4];
     const auto read = [&](int batch) {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const auto offset = static_cast<std::uint32_t>((batch * kBatch + i) * 32);
-        load_matrices(a[batch % 2][i], from_a + offset);
-        load_matrices(b[batch % 2][i], from_b + offset);
+        const int depth = batch * kBatch + i;
+        load_matrices(a[batch % 2][i], from_a + static_cast<std::uint32_t>(depth * 32));
+        load_matrices(b[batch % 2][i], chunks_on(from_b, depth));
       }
     };
     read(0);
@@ -102,7 +113,7 @@ class DecodeMath {
     const auto read = [&](int batch) {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        load_matrices_transposed(b[batch % 2][i], from + static_cast<std::uint32_t>((batch * kBatch + i) * 32));
+        load_matrices_transposed(b[batch % 2][i], chunks_on(from, batch * kBatch + i));
       }
     };
     read(0);

@@ -1,6 +1,7 @@
 // Single instructions of the device with names: copies, matrix fragments, programmatic launch.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 
 #include <cstdint>
@@ -132,6 +133,19 @@ __device__ __forceinline__ void copy_row_async(std::uint32_t to, const void* fro
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
+}
+// A description in parameter memory, before its first use.
+__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+// A box of a tensor; its bytes count at the barrier.
+__device__ __forceinline__ void copy_box_async(std::uint32_t to, const CUtensorMap* map, int column, int row, int head,
+                                               int block, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(head), "r"(block), "r"(barrier)
+      : "memory");
 }
 // Orders this thread's writes of global memory before later copies by the copy engine; a barrier must follow.
 __device__ __forceinline__ void global_writes_to_copies() {

@@ -87,15 +87,6 @@ class TileWalk {
   int keys_, start_, end_, wrap_, first_tiles_, tiles_;
 };
 
-__device__ __forceinline__ void copy_box_async(std::uint32_t to, const CUtensorMap* map, int column, int row, int head,
-                                               int block, std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
-      "[%6];" ::"r"(to),
-      "l"(map), "r"(column), "r"(row), "r"(head), "r"(block), "r"(barrier)
-      : "memory");
-}
-
 // The copying thread. Rows past the block are filled with zeros by the engine; boxes without a valid row stay as they
 // are.
 template <typename Shape>
