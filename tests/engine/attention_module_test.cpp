@@ -17,11 +17,13 @@ using testing::HasSubstr;
 // Keeps what it was called with.
 class Recorder final : public sdk::AttentionBase<int> {
  public:
-  explicit Recorder(std::uint32_t fusions) : fusions_(fusions) {}
+  explicit Recorder(std::uint32_t fusions, std::uint32_t prepared_sequences = 2)
+      : fusions_(fusions), prepared_sequences_(prepared_sequences) {}
   std::uint32_t fusions() const override { return fusions_; }
   void check(const abi::AttentionProblem&, sdk::Reasons&) const override {}
   std::vector<abi::KvLayout> offer(const abi::AttentionProblem&) const override { return {}; }
-  std::unique_ptr<int> make_plan(const abi::AttentionProblem&, abi::AttentionPlan&) override {
+  std::unique_ptr<int> make_plan(const abi::AttentionProblem&, abi::AttentionPlan& plan) override {
+    plan.prepared_sequences = prepared_sequences_;
     return std::make_unique<int>(0);
   }
   void launch(const int&, const abi::AttentionArgs& seen) override {
@@ -33,7 +35,7 @@ class Recorder final : public sdk::AttentionBase<int> {
   abi::AttentionPreparation preparation{};
 
  private:
-  std::uint32_t fusions_;
+  std::uint32_t fusions_, prepared_sequences_;
 };
 
 void destroy_nothing(void* /*instance*/) {}
@@ -148,6 +150,14 @@ TEST_F(AttentionModuleTest, KernelThatFusesGetsThePreparationOfADecodeStep) {
 TEST_F(AttentionModuleTest, OtherStepsComePrepared) {
   Recorder recorder(abi::kFusePreparation);
   run(recorder, abi::kFusePreparation, 2);
+  EXPECT_TRUE(prepared_by_backend());
+  EXPECT_EQ(recorder.args.preparation, nullptr);
+  EXPECT_EQ(recorder.args.queries, queries_.data());
+}
+
+TEST_F(AttentionModuleTest, StepsOfMoreSequencesThanThePlanPreparesComePrepared) {
+  Recorder recorder(abi::kFusePreparation, 1);
+  run(recorder, abi::kFusePreparation, 1);
   EXPECT_TRUE(prepared_by_backend());
   EXPECT_EQ(recorder.args.preparation, nullptr);
   EXPECT_EQ(recorder.args.queries, queries_.data());

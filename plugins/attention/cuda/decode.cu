@@ -232,14 +232,24 @@ auto kernel_for(int stages) {
 }
 
 template <typename Shape>
+cudaError_t allow(int stages) {
+  const auto kernel = kernel_for<Shape>(stages);
+  const cudaError_t error = allow_shared(kernel, std::max(Shape::shared_bytes(Shape::most_stages(true), true),
+                                                          Shape::shared_bytes(Shape::most_stages(false), false)));
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+}
+
+// Blocks of both kernels, with and without preparation, that the device holds at once.
+template <int kDim, bool kInt8, bool kTensor>
 cudaError_t prepare(DecodeLimits& limits) {
+  using Shape = DecodeShape<kDim, kInt8, kTensor, false>;
+  using Preparing = DecodeShape<kDim, kInt8, kTensor, true>;
   limits.stage_keys = Shape::kKeys * Shape::kTeams;
   cudaError_t error = cudaSuccess;
   for (int stages = 1; error == cudaSuccess && stages <= kMostStages<Shape>; ++stages) {
-    const auto kernel = kernel_for<Shape>(stages);
-    error = allow_shared(kernel, std::max(Shape::shared_bytes(Shape::most_stages(true), true),
-                                          Shape::shared_bytes(Shape::most_stages(false), false)));
-    if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    error = allow<Shape>(stages);
+    if (error == cudaSuccess) error = allow<Preparing>(stages);
   }
   for (int size = 0; error == cudaSuccess && size < kClusterSizes; ++size) {
     if (Shape::kDim % (4 << size) != 0) continue;  // a slice is of whole 4 columns
@@ -253,19 +263,29 @@ cudaError_t prepare(DecodeLimits& limits) {
       config.attrs = &attribute;
       config.numAttrs = 1;
       int clusters = 0;
+      int preparing = 0;
       error = cudaOccupancyMaxActiveClusters(&clusters, kernel_for<Shape>(stages), &config);
-      limits.blocks_at_once[stages - 1][size] = clusters << size;
+      if (error == cudaSuccess)
+        error = cudaOccupancyMaxActiveClusters(&preparing, kernel_for<Preparing>(stages), &config);
+      limits.blocks_at_once[stages - 1][size] = std::min(clusters, preparing) << size;
     }
   }
   return error;
 }
 
 template <typename Shape, typename... Maps>
-cudaError_t launch(const FlashParams& params, const LaunchShape& shape, const Maps&... maps) {
+cudaError_t launch_shape(const FlashParams& params, const LaunchShape& shape, const Maps&... maps) {
   LaunchShape by_head = shape;
   by_head.kv_heads <<= params.head_shift;
   return launch_grid(kernel_for<Shape>(params.stages), params, by_head, params.splits, params.cluster, Shape::kThreads,
                      Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows), maps...);
+}
+
+template <int kDim, bool kInt8, bool kTensor, typename... Maps>
+cudaError_t launch(const FlashParams& params, const LaunchShape& shape, const Maps&... maps) {
+  return params.preparation.projections != nullptr
+             ? launch_shape<DecodeShape<kDim, kInt8, kTensor, true>>(params, shape, maps...)
+             : launch_shape<DecodeShape<kDim, kInt8, kTensor, false>>(params, shape, maps...);
 }
 
 }  // namespace
@@ -275,24 +295,21 @@ bool serves_decode_boxes(std::int32_t head_dim) {
 }
 
 cudaError_t prepare_decode(std::int32_t head_dim, bool int8, bool boxes, DecodeLimits& limits) {
-  if (boxes)
-    return head_dim == 128 ? prepare<DecodeShape<128, false, true>>(limits)
-                           : prepare<DecodeShape<256, false, true>>(limits);
+  if (boxes) return head_dim == 128 ? prepare<128, false, true>(limits) : prepare<256, false, true>(limits);
   return for_head_dim(head_dim, [&]<int kDim>() {
-    return int8 ? prepare<DecodeShape<kDim, true>>(limits) : prepare<DecodeShape<kDim, false>>(limits);
+    return int8 ? prepare<kDim, true, false>(limits) : prepare<kDim, false, false>(limits);
   });
 }
 
 cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape) {
   return for_head_dim(shape.head_dim, [&]<int kDim>() {
-    return shape.int8 ? launch<DecodeShape<kDim, true>>(params, shape)
-                      : launch<DecodeShape<kDim, false>>(params, shape);
+    return shape.int8 ? launch<kDim, true, false>(params, shape) : launch<kDim, false, false>(params, shape);
   });
 }
 
 cudaError_t launch_decode_boxes(const FlashParams& params, const TensorMaps& maps, const LaunchShape& shape) {
-  return shape.head_dim == 128 ? launch<DecodeShape<128, false, true>>(params, shape, maps)
-                               : launch<DecodeShape<256, false, true>>(params, shape, maps);
+  return shape.head_dim == 128 ? launch<128, false, true>(params, shape, maps)
+                               : launch<256, false, true>(params, shape, maps);
 }
 
 }  // namespace facet::attention::cuda

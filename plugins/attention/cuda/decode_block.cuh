@@ -53,7 +53,7 @@ class DecodeBlock : private DecodeRing<Shape> {
     }
     const int tiles = (work_.high - work_.low + Shape::kKeys - 1) / Shape::kKeys;
     // The share that ends with the newest key; its block makes that row.
-    const bool newest = p_.preparation.projections != nullptr && tiles > 0 && work_.high > work_.first_position;
+    const bool newest = Shape::kPrepares && tiles > 0 && work_.high > work_.first_position;
     if (newest && (tiles - 1) / Shape::kTeams < stages_) made_ = work_.first_position;
     // Tables are read for all stages before anything waits for one of them.
     constexpr int kMost = kMostStages<Shape>;
@@ -62,7 +62,7 @@ class DecodeBlock : private DecodeRing<Shape> {
     for (int stage = 0; stage < kMost; ++stage) {
       if (stage < stages_) places[stage] = place_of(team_ + stage * Shape::kTeams);
     }
-    if (p_.preparation.projections != nullptr) {
+    if constexpr (Shape::kPrepares) {
       prepare(newest, tiles, places);
     } else {
       // Tiles are committed in their order: with the first that needs the predecessor the early part is over.

@@ -75,7 +75,7 @@ class DecodeRing : protected DecodeMath<Shape> {
   __device__ RowPlace place_of(int tile) const {
     if (is_box(tile)) return place_of_box(work_.low + tile * Shape::kKeys);
     const int position = work_.low + tile * Shape::kKeys + own_row();
-    if (position == made_) return {kMadeHere, 0};
+    if (Shape::kPrepares && position == made_) return {kMadeHere, 0};
     return find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, position, max(work_.low, seen_),
                     work_.high);
   }
@@ -109,7 +109,7 @@ class DecodeRing : protected DecodeMath<Shape> {
       }
     } else if constexpr (Shape::kInt8) {
       float* scales = scales_ + stage * 2 * Shape::kKeys;
-      if (lane_ < kWarpRows && place.offset != kMadeHere) {
+      if (lane_ < kWarpRows && !(Shape::kPrepares && place.offset == kMadeHere)) {
         scales[row] = place.offset >= 0 ? p_.kv.key_scales[place.scale] : 0.0f;
         scales[Shape::kKeys + row] = place.offset >= 0 ? p_.kv.value_scales[place.scale] : 0.0f;
       }
@@ -120,7 +120,8 @@ class DecodeRing : protected DecodeMath<Shape> {
       const std::uint32_t barrier = tiles_ready_ + static_cast<std::uint32_t>(stage * 8);
       const int valid = min(max(work_.high - work_.low - tile * Shape::kKeys - member_ * kWarpRows, 0), kWarpRows);
       // The row that is made here is the last one.
-      const bool made = valid > 0 && made_ == work_.low + tile * Shape::kKeys + member_ * kWarpRows + valid - 1;
+      const bool made =
+          Shape::kPrepares && valid > 0 && made_ == work_.low + tile * Shape::kKeys + member_ * kWarpRows + valid - 1;
       const int copied = made ? valid - 1 : valid;
       if (lane_ == 0) barrier_arrive_expecting(barrier, copied * 2 * Shape::kRowBytes);
       __syncwarp();
@@ -143,7 +144,7 @@ class DecodeRing : protected DecodeMath<Shape> {
       const int row = i / Shape::kChunks;
       const int chunk = i % Shape::kChunks;
       const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
-      if (offset == kMadeHere) continue;
+      if (Shape::kPrepares && offset == kMadeHere) continue;
       const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
       copy_chunk<Shape::kInt8>(at, p_.kv.keys, offset, chunk);
       copy_chunk<Shape::kInt8>(at + Shape::kTileBytes, p_.kv.values, offset, chunk);

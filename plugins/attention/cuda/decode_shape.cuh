@@ -5,12 +5,14 @@
 
 namespace facet::attention::cuda {
 
-// kTensorT: the tensor copy engine brings the tiles of earlier steps, from blocks of whole 16 rows.
-template <int kDimT, bool kInt8T, bool kTensorT = false>
+// kTensorT: the tensor copy engine brings the tiles of earlier steps, from blocks of whole 16 rows. kPreparesT: the
+// block makes its queries and, with the newest key, its row.
+template <int kDimT, bool kInt8T, bool kTensorT, bool kPreparesT>
 struct DecodeShape {
   static constexpr int kDim = kDimT;
   static constexpr bool kInt8 = kInt8T;
   static constexpr bool kTensor = kTensorT;
+  static constexpr bool kPrepares = kPreparesT;
   static constexpr int kRows = kDecodeRows;
   static constexpr int kKeys = 16;  // of a tile
   static constexpr int kWarps = 4;

@@ -25,6 +25,8 @@ using abi::Status;
 constexpr float kLog2E = 1.44269504088896340736f;
 // Clusters that share a sequence fold through the workspace; more of them than this holds are not considered.
 constexpr std::int64_t kMaxPartBytes = 16 << 20;
+// With more, blocks wait longer for what they prepare, each anew, than a launch of its own takes.
+constexpr std::uint32_t kPreparedSequences = 2;
 void require_cuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   const Status status = error == cudaErrorMemoryAllocation ? Status::out_of_memory : Status::failed;
@@ -203,6 +205,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
         std::min(kMaxPartBytes / part_bytes, problem.max_sequences * problem.query_heads * std::int64_t{kMaxClusters});
     plan->workspace_bytes = static_cast<std::uint64_t>(plan->most_parts * part_bytes);
     sizes.workspace_bytes = plan->workspace_bytes;
+    if ((problem.fusions & abi::kFusePreparation) != 0) sizes.prepared_sequences = kPreparedSequences;
     if (!here) return plan;
     plan->decode_boxes = decode_boxes_ && !int8 && serves_decode_boxes(head_dim) &&
                          problem.layout.addressing == KvAddressing::paged &&

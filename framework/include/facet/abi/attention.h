@@ -11,8 +11,10 @@ inline constexpr std::uint32_t kAttentionInterfaceVersion = 1;
 // Work before the attention that a kernel may take into the same launch. A problem asks for a set of them, and a kernel
 // takes all of them or refuses the problem; the host then does them in launches of its own.
 enum AttentionFusion : std::uint32_t {
-  // Steps of at most one new token a sequence (max_new_tokens is 1) may come with AttentionArgs::preparation: the
-  // kernel makes their queries and writes their KV rows. Other steps of the same plan come prepared.
+  // Steps of at most one new token a sequence (max_new_tokens is 1) and of at most AttentionPlan::prepared_sequences
+  // may
+  // come with AttentionArgs::preparation: the kernel makes their queries and writes their KV rows. Other steps of the
+  // same plan come prepared.
   kFusePreparation = 1u << 0,
 };
 
@@ -37,7 +39,8 @@ struct AttentionProblem {
 
 struct AttentionPlan {
   std::uint32_t size;
-  std::uint32_t reserved;
+  std::uint32_t
+      prepared_sequences;  // with kFusePreparation: steps of at most so many sequences come with a preparation
   void* handle;
   std::uint64_t workspace_bytes;
 };
