@@ -1,8 +1,6 @@
 // attention/flash_cuda against exact results on random inputs: layouts, head sizes, windows, groups, ragged batches,
 // graphs. FACET_TEST_SEED sets the seed; every failure names it.
-#include <cstdlib>
-#include <random>
-
+#include "cases.h"
 #include "runner.h"
 
 namespace facet::test {
@@ -11,21 +9,6 @@ namespace {
 using abi::DType;
 using abi::KvAddressing;
 using abi::KvOrder;
-
-constexpr KvAddressing kAddressings[] = {KvAddressing::contiguous, KvAddressing::ring, KvAddressing::paged};
-constexpr KvOrder kOrders[] = {KvOrder::token_major, KvOrder::head_major};
-constexpr DType kElements[] = {DType::bf16, DType::i8};
-constexpr std::int64_t kHeadDims[] = {64, 96, 128, 256, 512};
-
-std::uint64_t base_seed() {
-  static const std::uint64_t seed = [] {
-    const char* text = std::getenv("FACET_TEST_SEED");
-    const std::uint64_t chosen = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}();
-    std::printf("FACET_TEST_SEED=%llu\n", static_cast<unsigned long long>(chosen));
-    return chosen;
-  }();
-  return seed;
-}
 
 class FlashCuda : public testing::Test {
  protected:

@@ -1,8 +1,6 @@
 // attention/flash_cuda making queries and KV rows itself: the bits of the backend's own preparation and a prepared
 // call, in the output, in the cache and around both.
-#include <cstdlib>
-#include <random>
-
+#include "cases.h"
 #include "facet/backend/cuda_backend.h"
 #include "prepared_world.h"
 
@@ -12,21 +10,6 @@ namespace {
 using abi::DType;
 using abi::KvAddressing;
 using abi::KvOrder;
-
-constexpr KvAddressing kAddressings[] = {KvAddressing::contiguous, KvAddressing::ring, KvAddressing::paged};
-constexpr KvOrder kOrders[] = {KvOrder::token_major, KvOrder::head_major};
-constexpr DType kElements[] = {DType::bf16, DType::i8};
-constexpr std::int64_t kHeadDims[] = {64, 96, 128, 256, 512};
-
-std::uint64_t base_seed() {
-  static const std::uint64_t seed = [] {
-    const char* text = std::getenv("FACET_TEST_SEED");
-    const std::uint64_t chosen = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}();
-    std::printf("FACET_TEST_SEED=%llu (prepared)\n", static_cast<unsigned long long>(chosen));
-    return chosen;
-  }();
-  return seed;
-}
 
 class Prepared : public testing::Test {
  protected:
