@@ -37,7 +37,7 @@ std::string read_text(const fs::path& real, const std::string& name, const char*
 fs::path real_file(const fs::path& file, const char* what) {
   const std::string name = file.string();
   std::error_code failed;
-  const fs::path real = fs::canonical(file, failed);
+  fs::path real = fs::canonical(file, failed);
   if (failed) {
     std::error_code ignored;
     const fs::path looked = fs::absolute(file, ignored);
