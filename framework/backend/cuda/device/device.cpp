@@ -137,8 +137,11 @@ class Device final : public DeviceApi {
   }
 
   abi::Status begin_capture(abi::TextSink sink) noexcept override {
+    counted_nodes_ = 0;
+    counted_kernels_ = 0;
     return status_of(cudaStreamBeginCapture(queue(), cudaStreamCaptureModeThreadLocal), sink);
   }
+  // Looks at what came since the last call only: a step of hundreds of kernels asks after every few of them.
   abi::Status captured_kernels(std::int64_t* count, abi::TextSink sink) noexcept override try {
     cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
     cudaGraph_t graph = nullptr;
@@ -148,12 +151,12 @@ class Device final : public DeviceApi {
     if (error == cudaSuccess) error = cudaGraphGetNodes(graph, nullptr, &nodes);
     std::vector<cudaGraphNode_t> all(nodes);
     if (error == cudaSuccess) error = cudaGraphGetNodes(graph, all.data(), &nodes);
-    *count = 0;
-    for (std::size_t i = 0; i < nodes && error == cudaSuccess; ++i) {
+    for (; counted_nodes_ < nodes && error == cudaSuccess; ++counted_nodes_) {
       cudaGraphNodeType type{};
-      error = cudaGraphNodeGetType(all[i], &type);
-      if (type == cudaGraphNodeTypeKernel) ++*count;
+      error = cudaGraphNodeGetType(all[counted_nodes_], &type);
+      if (type == cudaGraphNodeTypeKernel) ++counted_kernels_;
     }
+    *count = counted_kernels_;
     return status_of(error, sink);
   } catch (const std::bad_alloc&) {
     sdk::write_line(sink, "no host memory");
@@ -266,6 +269,8 @@ class Device final : public DeviceApi {
   std::uint64_t upload_used_ = 0;
   Stamps stamps_;
   std::vector<std::uint64_t> moments_;
+  std::size_t counted_nodes_ = 0;  // of the recording at hand
+  std::int64_t counted_kernels_ = 0;
   std::map<void*, void*> shifted_;  // aligned address -> what cudaMalloc gave
 };
 
