@@ -1,4 +1,5 @@
 // Choice and launch of a kernel of split_kernel.cuh.
+#include "quant_gptq/cuda/device/cluster.h"
 #include "quant_gptq/cuda/w4a16_stream/split_kernel.cuh"
 
 namespace facet::linear {
@@ -43,35 +44,12 @@ cudaError_t split_prepare(const Rows32& shape) {
 }
 
 int split_clusters(const Rows32& shape, int splits, int shared_per_block) {
-  cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(splits), 1, 1};
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  config.gridDim = dim3(static_cast<unsigned>(splits));
-  config.blockDim = dim3(kSplitThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_per_block);
-  int clusters = 0;
-  if (cudaOccupancyMaxActiveClusters(&clusters, kernel_of(shape, 4), &config) == cudaSuccess) return clusters;
-  cudaGetLastError();  // the launches after this one are not to find it
-  return 0;
+  return clusters_at_once(kernel_of(shape, 4), splits, kSplitThreads, shared_per_block);
 }
 
 cudaError_t split_launch(const StreamArgs& args, int grid, int shared_bytes, bool dependent, cudaStream_t stream) {
-  cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = dependent ? 1 : 0;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(args.splits), 1, 1};
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  config.gridDim = dim3(static_cast<unsigned>(grid));
-  config.blockDim = dim3(kSplitThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-  return cudaLaunchKernelEx(&config, kernel_of(args.shape, args.rows), args);
+  return launch_clusters(kernel_of(args.shape, args.rows),
+                         {grid, args.splits, kSplitThreads, shared_bytes, dependent, stream}, args);
 }
 
 }  // namespace facet::linear

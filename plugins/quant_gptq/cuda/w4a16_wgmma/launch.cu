@@ -1,4 +1,5 @@
 // Choice and launch of a kernel of kernel.cuh.
+#include "quant_gptq/cuda/device/cluster.h"
 #include "quant_gptq/cuda/w4a16_wgmma/kernels.h"
 #include "quant_gptq/cuda/w4a16_wgmma/layout.h"
 
@@ -41,36 +42,14 @@ cudaError_t wgmma_prepare(const Rows32& shape) {
 }
 
 int wgmma_clusters(const Rows32& shape, int splits) {
-  cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(splits), 1, 1};
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  config.gridDim = dim3(static_cast<unsigned>(splits));
-  config.blockDim = dim3(kTileThreads);
-  config.dynamicSmemBytes = kSharedPerBlock;  // a block has a multiprocessor to itself
-  int clusters = 0;
-  if (cudaOccupancyMaxActiveClusters(&clusters, kernel_of(shape, 16, 2), &config) == cudaSuccess) return clusters;
-  cudaGetLastError();  // the launches after this one are not to find it
-  return 0;
+  // A block has a multiprocessor to itself.
+  return clusters_at_once(kernel_of(shape, 16, 2), splits, kTileThreads, kSharedPerBlock);
 }
 
 cudaError_t wgmma_launch(const WgmmaArgs& args, const TileChoice& choice, const CUtensorMap& map, bool dependent,
                          cudaStream_t stream) {
-  cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = dependent ? 1 : 0;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(choice.splits), 1, 1};
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  config.gridDim = dim3(static_cast<unsigned>(choice.grid));
-  config.blockDim = dim3(kTileThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(choice.shared_bytes);
-  return cudaLaunchKernelEx(&config, kernel_of(args.shape, choice.columns, choice.blocks), args, map);
+  return launch_clusters(kernel_of(args.shape, choice.columns, choice.blocks),
+                         {choice.grid, choice.splits, kTileThreads, choice.shared_bytes, dependent, stream}, args, map);
 }
 
 }  // namespace facet::linear
