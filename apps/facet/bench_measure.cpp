@@ -26,7 +26,7 @@ Bench::Bench(const BenchOptions& options, std::unique_ptr<gemma4::Pipeline> pipe
   check_shapes();
   check_memory_limit(*pipeline_, global);
   say_phase("bench: read rate of the memory");
-  measure_read_rates();
+  measure_rates();
   say_phase(fmt::format("bench: loading {}", pipeline_->shared()->source->description()));
   load_weights(*pipeline_, global);
 }
@@ -83,7 +83,7 @@ std::uint64_t Bench::read_rate_bytes() const {
 }
 
 // Before weights lie in the memory: what is read would come on top of them.
-void Bench::measure_read_rates() {
+void Bench::measure_rates() {
   try {
     read_rates_ = backend().read_rates(read_rate_bytes(), options_.repeat);
     multiply_rates_ = backend().multiply_rates(options_.repeat);

@@ -55,7 +55,7 @@ class Bench {
 
  private:
   void check_shapes() const;
-  void measure_read_rates();
+  void measure_rates();
   void submit(Engine& engine, const BenchShape& shape, std::int64_t generate);
   void prefill(const BenchShape& shape, BenchSamples& samples);
   std::unique_ptr<Engine> start_decode(const BenchShape& shape);

@@ -79,9 +79,8 @@ class DecodeRing : protected DecodeMath<Shape> {
     return find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, position, max(work_.low, seen_),
                     work_.high);
   }
-  // Of a box: the block in place of an offset, and in place of a scale the row in it.
+  // Of a box, in a paged cache: the block in place of an offset, and in place of a scale the row in it.
   __device__ RowPlace place_of_box(int position) const {
-    if (p_.kv.single_block != 0) return {work_.only_block, position};
     const auto row = static_cast<std::uint32_t>(position);
     return {p_.kv.table[work_.sequence * p_.kv.table_stride + row / p_.kv.block_rows], row % p_.kv.block_rows};
   }

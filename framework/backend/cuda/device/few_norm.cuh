@@ -13,7 +13,6 @@ namespace facet::cuda {
 
 inline constexpr int kFewSlots = 2;
 inline constexpr int kFewThreads = 512;
-inline constexpr int kFewSums = 4;
 
 // Sums over the block of four values, the same in every thread; in a fixed order, so results repeat. scratch:
 // kFewThreads / 32 float4.

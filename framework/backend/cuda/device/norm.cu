@@ -13,9 +13,8 @@ namespace {
 constexpr int kMaxThreads = 1024;
 // Of a block where there are many rows.
 constexpr int kManyRows = 512;
-constexpr int kManyThreads = 512;
-constexpr int kManySlots = 2;
-static_assert(kManySlots == kFewSlots && kManyThreads == kFewThreads);
+constexpr int kManyThreads = kFewThreads;
+constexpr int kManySlots = kFewSlots;
 constexpr int kManyBlocks = 4;  // of a multiprocessor
 
 // Thread t holds the vectors t, t + threads, ... of the row: SLOTS of V elements.
