@@ -199,7 +199,7 @@ void bench_chain(Run& run, const CudaPlugin& plugin, std::int64_t rows, bool nor
 void bench_few(Run& run) {
   const CudaPlugin stream("w4a16_stream", run.options.stream);
   for (const Shape& shape : {kQkvLocal, kOLocal, kGateUp, kDown, kQkGlobal, kOGlobal, kHead})
-    bench_shape(run, stream, shape, WeightFormat::int4, {1, 2, 4});
+    bench_shape(run, stream, shape, WeightFormat::int4, {1, 2, 4, 8});
 }
 
 // More rows than the stream takes, up to where unpacking the matrix first is faster.
@@ -221,7 +221,7 @@ void bench_tiles(Run& run) {
 void bench_chain_rows(Run& run) {
   const CudaPlugin stream("w4a16_stream", run.options.stream);
   const CudaPlugin wgmma("w4a16_wgmma", run.options.tiles);
-  for (const std::int64_t rows : {1, 2, 4}) bench_chain(run, stream, rows, false, true);
+  for (const std::int64_t rows : {1, 2, 4, 8}) bench_chain(run, stream, rows, false, true);
   for (const std::int64_t rows : {8, 16, 32, 64}) bench_chain(run, wgmma, rows, false, true);
 }
 

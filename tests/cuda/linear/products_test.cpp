@@ -20,7 +20,7 @@ struct Variant {
 
 const std::vector<Variant>& variants() {
   static const std::vector<Variant> all{
-      {"w4a16_stream", {WeightFormat::int4, WeightFormat::int8}, 4, false},
+      {"w4a16_stream", {WeightFormat::int4, WeightFormat::int8}, 8, false},
       {"w4a16_wgmma", {WeightFormat::int4, WeightFormat::int8}, 300, false},
       {"dequant_cublas", {WeightFormat::int4, WeightFormat::int8}, 300, true},
       {"reference_cuda", {WeightFormat::int4, WeightFormat::int8}, 300, true},
@@ -32,7 +32,7 @@ const std::vector<Variant>& variants() {
 Rounding rounding_of(const std::string& plugin) {
   if (plugin == "dense_cublas" || plugin == "w4a16_wgmma") return {};  // exact operands, fp32 sums
   if (plugin != "w4a16_stream") return {.weight = 0x1p-8, .segment = 0};
-  return {.weight = 0, .segment = 0x1p-15};  // fixed point with 15 bits
+  return {.weight = 0, .segment = 0x1p-14};  // fixed point with 14 bits, up to 4 rows 15
 }
 
 template <std::size_t N>

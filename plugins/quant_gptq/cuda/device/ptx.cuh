@@ -85,6 +85,16 @@ __device__ __forceinline__ void tensor_copy(std::uint32_t target, const CUtensor
       : "memory");
 }
 
+// The same of three dimensions.
+__device__ __forceinline__ void tensor_copy(std::uint32_t target, const CUtensorMap& map, int x, int y, int z,
+                                            std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(target),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+
 __device__ __forceinline__ void launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
@@ -121,6 +131,12 @@ __device__ __forceinline__ void store_async(std::uint32_t target, const float4& 
                "r"(__float_as_uint(value.w)), "r"(barrier)
                : "memory");
 }
+// 8 bytes likewise.
+__device__ __forceinline__ void store_async(std::uint32_t target, const float2& value, std::uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(target),
+               "r"(__float_as_uint(value.x)), "r"(__float_as_uint(value.y)), "r"(barrier)
+               : "memory");
+}
 __device__ __forceinline__ void barrier_arrive_remote(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -141,6 +157,13 @@ __device__ __forceinline__ void barrier_wait_cluster(std::uint32_t barrier, std:
 __device__ __forceinline__ std::uint32_t masked_or(std::uint32_t value, std::uint32_t mask, std::uint32_t bits) {
   std::uint32_t result;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(value), "r"(mask), "r"(bits));
+  return result;
+}
+
+// (value & mask) ^ bits likewise.
+__device__ __forceinline__ std::uint32_t masked_xor(std::uint32_t value, std::uint32_t mask, std::uint32_t bits) {
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(value), "r"(mask), "r"(bits));
   return result;
 }
 

@@ -18,4 +18,8 @@ bool tensor_map_fits(const void* data, std::int64_t stride);
 CUtensorMap make_tensor_map(const void* data, std::int64_t rows, std::int64_t inputs, std::int64_t stride,
                             int box_rows);
 
+// Boxes of `box_blocks` such boxes one after the other; for `inputs` that are a multiple of 64.
+CUtensorMap make_block_map(const void* data, std::int64_t rows, std::int64_t inputs, std::int64_t stride, int box_rows,
+                           int box_blocks);
+
 }  // namespace facet::linear

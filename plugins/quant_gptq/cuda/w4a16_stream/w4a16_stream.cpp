@@ -1,13 +1,15 @@
-// linear/w4a16_stream: INT4 and INT8 weights for decoding, 1 to 4 rows. Weights stream from device memory through a
+// linear/w4a16_stream: INT4 and INT8 weights for decoding, 1 to 8 rows. Weights stream from device memory through a
 // ring in shared memory, and the first ring is on its way before the launch before this one has ended.
 #include <algorithm>
 #include <atomic>
 
 #include "common/checks.h"
 #include "quant_gptq/cuda/device/check.h"
+#include "quant_gptq/cuda/device/tensor_map.h"
 #include "quant_gptq/cuda/rows32/pack.h"
 #include "quant_gptq/cuda/w4a16_stream/split.h"
 #include "quant_gptq/cuda/w4a16_stream/stream.h"
+#include "quant_gptq/cuda/w4a16_stream/wide.h"
 
 namespace facet::linear {
 
@@ -25,6 +27,7 @@ struct StreamPlan {
   abi::LinearProblem problem;
   Rows32 shape;
   SplitDevice device;
+  WideDevice wide;
 };
 
 }  // namespace
@@ -35,7 +38,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       .name = "w4a16_stream",
       .version = "0.1.0",
       .summary =
-          "int4 and int8 weights streamed through shared memory, 1 to 4 rows; fuses the GELU gate and, up to 2 rows, "
+          "int4 and int8 weights streamed through shared memory, 1 to 8 rows; fuses the GELU gate and, up to 2 rows, "
           "the residual norm",
       .devices = static_cast<std::uint32_t>(abi::Device::cuda),
       .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant | abi::kPlansWithoutDevice};
@@ -57,8 +60,8 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
 
   void check(const abi::LinearProblem& problem, sdk::Reasons& reasons) const override {
     check_rows32_problem(problem, reasons);
-    reasons.require(problem.max_rows <= kSplitRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
-                    kSplitRows);
+    reasons.require(problem.max_rows <= kWideRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
+                    kWideRows);
     if ((problem.fusions & abi::kFuseResidualNorm) != 0) {
       reasons.require(problem.max_rows <= kGemvRows, "the residual norm is fused for up to ", kGemvRows,
                       " rows, max_rows is ", problem.max_rows);
@@ -96,6 +99,13 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       for (int splits = 1; splits <= kMostSplits; ++splits)
         plan->device.clusters[splits] = split_clusters(plan->shape, splits, plan->device.shared_per_block);
     }
+    if (problem.max_rows > kSplitRows) {
+      require_tensor_maps();
+      check_cuda(wide_prepare(plan->shape), "cudaFuncSetAttribute");
+      plan->wide.multiprocessors = plan->device.multiprocessors;
+      for (int splits = 2; splits <= kWideMostSplits; ++splits)
+        plan->wide.clusters[splits] = wide_clusters(plan->shape, splits, plan->device.shared_per_block);
+    }
     return plan;
   }
 
@@ -105,6 +115,10 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
 
   void launch(const StreamPlan& plan, const abi::LinearArgs& args) override {
     check_cuda_run(plan.problem, args, 0);
+    if (args.residual == nullptr && args.rows > kSplitRows) {
+      launch_wide(plan, args);
+      return;
+    }
     StreamArgs stream = arguments(plan, args);
     stream.rows = static_cast<int>(args.rows);
     if (args.residual == nullptr && args.rows > 1) {
@@ -179,6 +193,30 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     int shared = std::max(split_ring(args, size.share - kBlockReserve), size.least);
     if (args.slots == 0) shared = split_ring(args, plan.device.shared_per_block);
     check_cuda(split_launch(args, grid, shared, dependent_, stream), "launch of w4a16_stream");
+  }
+
+  void launch_wide(const StreamPlan& plan, const abi::LinearArgs& args) {
+    WideArgs made{};
+    made.shape = plan.shape;
+    made.packed = static_cast<const unsigned char*>(args.packed);
+    made.x = args.input;
+    made.x_stride = args.input_stride;
+    made.y = args.output;
+    made.y_stride = args.output_stride;
+    made.rows = static_cast<int>(args.rows);
+    made.output_f32 = plan.problem.output == abi::DType::f32 ? 1 : 0;
+    made.fuse_gate = (plan.problem.fusions & abi::kFuseGeluGate) != 0 ? 1 : 0;
+    const int grid = wide_cut(made, plan.wide);
+    const Size size = next_size(plan.device, grid);
+    int shared = wide_ring(made, size.share - kBlockReserve);
+    if (shared != 0) shared = std::max(shared, size.least);
+    if (shared == 0) shared = wide_ring(made, plan.device.shared_per_block);
+    made.tensor = tensor_map_fits(args.input, args.input_stride) && plan.shape.in_features % 64 == 0 ? 1 : 0;
+    CUtensorMap map{};
+    if (made.tensor != 0)
+      map = make_block_map(args.input, args.rows, plan.shape.in_features, args.input_stride, kWideRows,
+                           4 << made.k_shift);
+    check_cuda(wide_launch(made, map, grid, shared, dependent_, stream_of(args)), "launch of w4a16_stream");
   }
 
   sdk::Host host_;

@@ -1,0 +1,134 @@
+// The warps of wide.cuh that cut activations into digits.
+#pragma once
+
+#include "quant_gptq/cuda/w4a16_stream/wide.cuh"
+
+namespace facet::linear {
+
+// A pass is four rows of a chunk: a lane has 16 inputs of row lane / 8. Passes of all stages of all tiles go to the
+// warps in turn.
+template <int SEGMENTS, bool ASYMMETRIC, bool INT4>
+class WideCutter {
+ public:
+  __device__ __forceinline__ WideCutter(const WideArgs& args, const WideMemory& memory, int lane)
+      : a_(args), m_(memory), walk_(args), lane_(lane), piece_(lane % 8) {}
+
+  __device__ __forceinline__ void run(int warp) {
+    const int tiles = walk_.first < a_.tiles ? (a_.tiles - walk_.first - 1) / a_.clusters + 1 : 0;
+    const int passes = tiles * walk_.stages << (walk_.stage_shift + kChunkShift);
+#pragma unroll 1
+    for (int pass = warp; pass < passes; pass += kWideCutWarps) cut(pass);
+  }
+
+ private:
+  static constexpr int kChunkShift = 1;  // 2^kChunkShift passes are a chunk
+  static_assert(kWideRows == 4 << kChunkShift);
+  static constexpr int kLanes = 8 / SEGMENTS;   // of a row's segment
+  static constexpr unsigned kBits = 14;         // of the larger values, and a sign
+  static constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23
+  static constexpr std::uint32_t kMagnitudes = 0x7fff7fffu;
+
+  // 16 bytes of a row of the chunk's digits.
+  __device__ __forceinline__ static unsigned char* place(unsigned char* chunk, int digit, int row, int piece) {
+    return chunk + digit * (kWideRows * 128) + row * 128 + (piece ^ (row & 7)) * 16;
+  }
+
+  // The largest exponent of a segment; NaN and infinity are larger than any number.
+  __device__ __forceinline__ static unsigned exponent_of(const std::uint32_t (&words)[8]) {
+    std::uint32_t largest = words[0] & kMagnitudes;
+#pragma unroll
+    for (int i = 1; i < 8; ++i) largest = __vmaxu2(largest, words[i] & kMagnitudes);
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2)
+      largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, offset));
+    return max(max(largest >> 16, largest & 0xffffu) >> 7, kBits + 4);
+  }
+
+  // Two digits in the low bytes, the second of them with an offset of 128. No more than 2^14 in size, so both fit.
+  __device__ __forceinline__ static std::uint32_t fixed(float value, float scale) {
+    return __float_as_uint(fmaf(value, scale, kMagic + 128.0f));
+  }
+
+  __device__ __forceinline__ void cut(int pass) const {
+    const int chunk = pass >> kChunkShift & (kWideDigitChunks - 1);
+    const int slot = chunk >> walk_.stage_shift;
+    const int row = (pass & ((1 << kChunkShift) - 1)) * 4 + lane_ / 8;
+    unsigned char* const digits = m_.digits + chunk * kWideChunkDigitBytes;
+    barrier_wait(m_.raw + 8 * slot, pass >> (kChunkShift + kWideDigitShift) & 1);
+    uint4 raw[2];
+    if (a_.tensor != 0) {
+      raw[0] = *reinterpret_cast<const uint4*>(place(digits, piece_ / 4, row, piece_ % 4 * 2));
+      raw[1] = *reinterpret_cast<const uint4*>(place(digits, piece_ / 4, row, piece_ % 4 * 2 + 1));
+    } else {
+      load(pass >> kChunkShift, row, raw);
+    }
+    const std::uint32_t words[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w, raw[1].x, raw[1].y, raw[1].z, raw[1].w};
+    const unsigned exponent = exponent_of(words);  // whose shuffles make sure that all lanes have read
+    const float scale = __uint_as_float((253 + kBits - exponent) << 23);
+    std::uint32_t low[4], high[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {  // the inputs of a word of codes: 2t, 2t+8, 2t+1, 2t+9
+      const std::uint32_t even =
+          __byte_perm(fixed(low_bf16(words[t]), scale), fixed(low_bf16(words[t + 4]), scale), 0x5140);
+      const std::uint32_t odd =
+          __byte_perm(fixed(high_bf16(words[t]), scale), fixed(high_bf16(words[t + 4]), scale), 0x5140);
+      low[t] = __byte_perm(even, odd, 0x5410) ^ 0x80808080u;
+      high[t] = __byte_perm(even, odd, 0x7632);
+    }
+    *reinterpret_cast<uint4*>(place(digits, 0, row, piece_)) = make_uint4(high[0], high[1], high[2], high[3]);
+    *reinterpret_cast<uint4*>(place(digits, 1, row, piece_)) = make_uint4(low[0], low[1], low[2], low[3]);
+    write_pair(chunk, row, exponent, low, high);
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive(m_.cut + 8 * slot);
+  }
+
+  // What a unit of the digits is worth, of products with 16 times int4 codes a sixteenth; with zero codes, what the
+  // inputs sum up to.
+  __device__ __forceinline__ void write_pair(int chunk, int row, unsigned exponent, const std::uint32_t (&low)[4],
+                                             const std::uint32_t (&high)[4]) const {
+    constexpr unsigned kSixteenth = INT4 && !ASYMMETRIC ? 4 : 0;
+    const float step =
+        exponent < 255 ? __uint_as_float((exponent - (kBits - 1) - kSixteenth) << 23) : __uint_as_float(0x7fc00000u);
+    auto* pairs =
+        reinterpret_cast<float*>(m_.pairs + chunk * (SEGMENTS * kWidePairBytes)) + piece_ / kLanes * kWideRows + row;
+    if (piece_ % kLanes == 0) pairs[0] = step;
+    if constexpr (ASYMMETRIC) {
+      int low_sum = 0, high_sum = 0;
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        low_sum = __dp4a(static_cast<int>(low[t]), 0x01010101, low_sum);
+        high_sum = __dp4a(static_cast<int>(high[t]), 0x01010101, high_sum);
+      }
+      int sum = high_sum * 256 + low_sum;
+#pragma unroll
+      for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+      if (piece_ % kLanes == 0) pairs[SEGMENTS * kWideRows] = step * static_cast<float>(sum);
+    }
+  }
+
+  // Inputs of rows that are not aligned. `chunk`: of all stages of all tiles.
+  __device__ __forceinline__ void load(int chunk, int row, uint4 (&raw)[2]) const {
+    const int of_tile = chunk % (walk_.stages << walk_.stage_shift);
+    const int first = (walk_.first_chunk + of_tile) * kChunkInputs + piece_ * 16;
+    const bool there = of_tile < walk_.chunks && row < a_.rows;
+    const int count = there ? static_cast<int>(a_.shape.in_features) - first : 0;
+    const auto* x = static_cast<const unsigned short*>(a_.x) + row * a_.x_stride + first;
+    auto* words = reinterpret_cast<std::uint32_t*>(raw);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const auto* pair = reinterpret_cast<const volatile unsigned short*>(x + 2 * i);
+      const std::uint32_t low = 2 * i < count ? pair[0] : 0;
+      const std::uint32_t high = 2 * i + 1 < count ? pair[1] : 0;
+      words[i] = low | high << 16;
+    }
+  }
+
+  const WideArgs& a_;
+  const WideMemory& m_;
+  const WideWalk walk_;
+  const int lane_;
+  const int piece_;
+};
+
+}  // namespace facet::linear
