@@ -224,7 +224,7 @@ TEST_F(Tiny, LogitsAreCappedOnce) {
   };
   const auto choose = [&] { return std::vector{model.choose(rows, greedy)[0], model.choose(rows, drawn)[0]}; };
   std::vector<std::vector<float>> seen[2];
-  for (const std::uint64_t sequence : {0, 1}) {
+  for (const std::uint64_t sequence : {0u, 1u}) {
     model.kv().open(sequence, ids, 0, 0);
     for (std::int32_t position = 0; position < 4; ++position) {
       ASSERT_EQ(model.kv().reserve(sequence, 1), KvResult::ok);

@@ -101,7 +101,7 @@ class CudaSampleTest : public CudaBackendTest {
 };
 
 TEST_F(CudaSampleTest, TokensLieWhereTheNumberPoints) {
-  for (const std::size_t vocabulary : {5, 1000, 26'214}) {
+  for (const std::size_t vocabulary : {5u, 1000u, 26'214u}) {
     for (const float spread : {0.5f, 4.0f, 20.0f}) check(numbers(vocabulary, spread));
   }
   check(numbers(262'144, 3.0f));
