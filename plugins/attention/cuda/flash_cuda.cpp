@@ -18,8 +18,6 @@ namespace {
 
 using abi::DType;
 using abi::KvAddressing;
-using abi::KvOrder;
-using abi::KvScales;
 using abi::Status;
 
 constexpr float kLog2E = 1.44269504088896340736f;
