@@ -6,7 +6,7 @@
 
 namespace facet::gemma4 {
 
-// Logits of `count` rows, by their indices in device memory.
+// Uncapped logits of `count` rows, by their indices in device memory.
 void Gemma4Model::run_head(const std::int32_t* rows, std::int64_t count) {
   const ModelConfig& model = plan_.facts().model;
   const ActivationLayout& layout = plan_.activations();
@@ -19,13 +19,6 @@ void Gemma4Model::run_head(const std::int32_t* rows, std::int64_t count) {
   input.width = model.hidden;
   input.epsilon = model.epsilon;
   plan_.head().run_normed(backend_, input, at(layout.logits), workspace_.memory());
-  soft_cap(count);
-}
-
-void Gemma4Model::soft_cap(std::int64_t count) {
-  const ModelConfig& model = plan_.facts().model;
-  if (model.soft_cap > 0)
-    backend_.soft_cap(at<float>(plan_.activations().logits), count * model.vocabulary, model.soft_cap);
 }
 
 bool Gemma4Model::compute_logits(std::span<const std::int32_t> rows) {
@@ -42,14 +35,18 @@ bool Gemma4Model::compute_logits(std::span<const std::int32_t> rows) {
     run_head(at<std::int32_t>(layout.row_index), count);
   });
   has_logits_ = false;
+  uncapped_rows_ = count;
   return true;
 }
 
 const float* Gemma4Model::logits(std::span<const std::int32_t> rows) {
-  const auto vocabulary = static_cast<std::uint64_t>(plan_.facts().model.vocabulary);
+  const std::int64_t vocabulary = plan_.facts().model.vocabulary;
+  auto* logits = at<float>(plan_.activations().logits);
   compute_logits(rows);
+  if (cap() > 0) backend_.soft_cap(logits, uncapped_rows_ * vocabulary, cap());
+  uncapped_rows_ = 0;
   return static_cast<const float*>(
-      backend_.read_back(at(plan_.activations().logits), rows.size() * vocabulary * sizeof(float)));
+      backend_.read_back(logits, rows.size() * static_cast<std::uint64_t>(vocabulary) * sizeof(float)));
 }
 
 void Gemma4Model::choose_rows(std::span<const RowSampling> how, bool have_best) {
@@ -59,10 +56,10 @@ void Gemma4Model::choose_rows(std::span<const RowSampling> how, bool have_best) 
   const bool greedy = std::all_of(how.begin(), how.end(), [](const RowSampling& row) { return row.temperature == 0; });
   if (!greedy) {
     backend_.upload(at(layout.sampling), how.data(), how.size_bytes());
-    backend_.sample(at<float>(layout.logits), rows, vocabulary, at<RowSampling>(layout.sampling),
+    backend_.sample(at<float>(layout.logits), rows, vocabulary, cap(), at<RowSampling>(layout.sampling),
                     at<std::int32_t>(layout.best));
   } else if (!have_best) {
-    backend_.argmax(at<float>(layout.logits), rows, vocabulary, at<std::int32_t>(layout.best));
+    backend_.argmax(at<float>(layout.logits), rows, vocabulary, cap(), at<std::int32_t>(layout.best));
   }
 }
 

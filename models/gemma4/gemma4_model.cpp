@@ -93,6 +93,7 @@ void Gemma4Model::forward(const StepInput& input) {
   step.upload(backend_, at(plan_.activations().step), input, plan_.kv(), tokens_,
               decode ? tokens_ : input.batch.sequence_count);
   has_logits_ = decode && input.all_logits;
+  uncapped_rows_ = has_logits_ ? tokens_ : 0;
   if (!decode) {
     const auto launch = [&] {
       run_layers(input.observer);
@@ -124,8 +125,8 @@ void Gemma4Model::forward(const StepInput& input) {
     }
     // Every token's logits are wanted: the last norms go with the head.
     plan_.head().run_normed(backend_, last_residual(final_norm_), at(layout.logits), workspace_.memory());
-    soft_cap(tokens_);
-    backend_.argmax(at<float>(layout.logits), tokens_, plan_.facts().model.vocabulary, at<std::int32_t>(layout.best));
+    const ModelConfig& model = plan_.facts().model;
+    backend_.argmax(at<float>(layout.logits), tokens_, model.vocabulary, model.soft_cap, at<std::int32_t>(layout.best));
   });
   std::vector<std::int64_t>& calls = recorded_calls_[key];
   if (launched) calls.clear();

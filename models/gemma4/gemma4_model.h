@@ -72,9 +72,11 @@ class Gemma4Model final : public Model {
   void attend(std::size_t index);
   void feed_forward(std::size_t index);
   void run_head(const std::int32_t* rows, std::int64_t count);
-  void soft_cap(std::int64_t count);
-  // Puts the logits of `rows` in their place, unless the last decoding step left them there: then false.
+  // Puts the logits of `rows` in their place, without their cap, unless the last decoding step left them there: then
+  // false.
   bool compute_logits(std::span<const std::int32_t> rows);
+  // The cap that the logits in place still need; 0: none.
+  float cap() const { return uncapped_rows_ > 0 ? plan_.facts().model.soft_cap : 0.0f; }
   // Tokens of the rows whose logits are in place. The most probable ones may be there already.
   void choose_rows(std::span<const RowSampling> how, bool have_best);
   // Counters of all plugins that a step calls.
@@ -94,11 +96,12 @@ class Gemma4Model final : public Model {
   DeviceBuffer workspace_;
   std::vector<LayerWeights> layers_;
   const float* final_norm_ = nullptr;
-  std::int64_t tokens_ = 0;       // of the last forward, padding included
-  int current_ = 0;               // which of the two hidden states is the newest
-  bool updated_ = false;          // `update` still waits to be added to it
-  bool has_logits_ = false;       // the last forward computed the logits of all its rows
-  std::int64_t chosen_rows_ = 0;  // that begin_choice() asked for
+  std::int64_t tokens_ = 0;         // of the last forward, padding included
+  int current_ = 0;                 // which of the two hidden states is the newest
+  bool updated_ = false;            // `update` still waits to be added to it
+  bool has_logits_ = false;         // the last forward computed the logits of all its rows
+  std::int64_t uncapped_rows_ = 0;  // of logits in place: what chooses tokens caps on the way, logits() all of them
+  std::int64_t chosen_rows_ = 0;    // that begin_choice() asked for
   std::map<std::int64_t, std::vector<std::int64_t>> recorded_calls_;  // of a recorded step, by counter
 };
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -182,6 +183,46 @@ TEST_P(PrepareAttention, WritesRowsAndQueries) {
   const std::size_t bytes =
       static_cast<std::size_t>(tokens * kv_heads * dim) * static_cast<std::size_t>(sdk::element_bytes(param.element));
   EXPECT_GE(static_cast<std::size_t>(std::count(keys.begin(), keys.end(), 0x7f)), keys.size() - bytes);
+}
+
+// Tokens chosen with a cap are those of the capped logits; the logits stay as they are.
+TEST_F(CpuBackendTest, ChoosesByCappedLogits) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::int64_t rows = 8;
+  for (const std::int64_t vocabulary : {9, 1000, 40'000}) {
+    std::mt19937 generator(13);
+    std::normal_distribution<float> normal(0, 20);
+    std::vector<float> logits(static_cast<std::size_t>(rows * vocabulary));
+    for (float& value : logits) value = normal(generator);
+    const auto row = [&](std::int64_t r) { return logits.data() + r * vocabulary; };
+    row(1)[5] = 500;  // both become 30
+    row(1)[7] = 600;
+    row(2)[3] = kNan;
+    row(3)[8] = kInfinity;
+    std::fill_n(row(4), vocabulary, -kInfinity);
+    std::fill_n(row(5), vocabulary, -1e30f);
+    std::vector<RowSampling> how(static_cast<std::size_t>(rows));
+    how[6] = {0.8, 40, 0.9, 0.01, 0.6};
+    how[7] = {2.0, 0, 1, 0, 0.3};
+    const std::vector<float> before = logits;
+    std::vector<float> capped = logits;
+    backend_->soft_cap(capped.data(), rows * vocabulary, 30);
+    std::vector<std::int32_t> best(static_cast<std::size_t>(rows), -7), right = best, drawn = best, right_drawn = best;
+    backend_->argmax(logits.data(), rows, vocabulary, 30, best.data());
+    backend_->argmax(capped.data(), rows, vocabulary, 0, right.data());
+    backend_->sample(logits.data(), rows, vocabulary, 30, how.data(), drawn.data());
+    backend_->sample(capped.data(), rows, vocabulary, 0, how.data(), right_drawn.data());
+    EXPECT_EQ(best, right) << vocabulary;
+    EXPECT_EQ(drawn, right_drawn) << vocabulary;
+    for (const std::vector<std::int32_t>* ids : {&best, &drawn}) {
+      EXPECT_EQ((*ids)[1], 5);
+      EXPECT_EQ((*ids)[2], -1);
+      EXPECT_EQ((*ids)[3], 8);
+      EXPECT_EQ((*ids)[4], 0);
+      EXPECT_EQ((*ids)[5], 0);
+    }
+    EXPECT_EQ(std::memcmp(logits.data(), before.data(), before.size() * sizeof(float)), 0);
+  }
 }
 
 TEST_F(CpuBackendTest, LargeAndSmallBatchesGiveTheSameRows) {

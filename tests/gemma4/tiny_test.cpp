@@ -203,6 +203,55 @@ TEST_F(Tiny, GlobalLayerWithoutValuesTakesItsKeys) {
   EXPECT_NE(load(checkpoint).logits, shared.logits);
 }
 
+// Tokens chosen from the logits of a decoding step, before and after they are read, are those of what is read, which is
+// the same every time and whether the step or the call computes it.
+TEST_F(Tiny, LogitsAreCappedOnce) {
+  const std::filesystem::path folder = folder_ / std::to_string(count_++);
+  TinyCheckpoint(kSeed).write(folder);
+  PipelineConfig config;
+  config.model = folder;
+  config.linear = config.attention = "reference";
+  config.max_context = 32;
+  config.threads = 1;
+  const auto pipeline = load_pipeline(config);
+  Model& model = pipeline->model();
+  const Ids ids = {5, 9, 70, 3};
+  const std::vector<std::int32_t> rows = {0};
+  const std::vector<RowSampling> greedy(1), drawn(1, RowSampling{1.5, 0, 1, 0, 0.4});
+  const auto read = [&] {
+    const float* values = model.logits(rows);
+    return std::vector<float>(values, values + model.vocabulary());
+  };
+  const auto choose = [&] { return std::vector{model.choose(rows, greedy)[0], model.choose(rows, drawn)[0]}; };
+  std::vector<std::vector<float>> seen[2];
+  for (const std::uint64_t sequence : {0u, 1u}) {
+    model.kv().open(sequence, ids, 0, 0);
+    for (std::int32_t position = 0; position < 4; ++position) {
+      ASSERT_EQ(model.kv().reserve(sequence, 1), KvResult::ok);
+      model.kv().begin_step({&sequence, 1});
+      const std::int32_t owner = 0, token_begin[] = {0, 1};
+      StepInput input;
+      input.ids = &ids[static_cast<std::size_t>(position)];
+      input.positions = &position;
+      input.sequence = &owner;
+      input.batch = {sizeof(abi::BatchView), 1, 1, token_begin, &position, 1, position + 1};
+      input.all_logits = sequence == 1;
+      model.forward(input);
+      model.kv().commit(sequence, {input.ids, 1});
+      std::vector<std::int32_t> chosen;
+      if (position % 2 == 0) chosen = choose();
+      const std::vector<float> logits = read();
+      EXPECT_EQ(read(), logits);
+      if (position % 2 == 1) chosen = choose();
+      EXPECT_EQ(chosen, (std::vector{most_probable(logits), TokenDraw().choose(logits, drawn[0])}));
+      EXPECT_EQ(read(), logits);
+      seen[sequence].push_back(logits);
+    }
+    model.kv().close(sequence);
+  }
+  EXPECT_EQ(seen[0], seen[1]);
+}
+
 TEST_F(Tiny, WindowLayerWithoutValuesIsRefusedByName) {
   TinyCheckpoint checkpoint(kSeed);
   checkpoint.tensors.erase("model.layers.0.self_attn.v_proj.weight");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "facet/base/error.h"
 #include "facet/checkpoint/linear_weight.h"
@@ -146,17 +147,16 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids) override {
-    for_rows(rows, vocabulary, [&](std::int64_t r) {
-      ids[r] = most_probable({logits + r * vocabulary, static_cast<std::size_t>(vocabulary)});
-    });
+  void argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap, std::int32_t* ids) override {
+    for_rows(rows, (cap > 0 ? 9 : 1) * vocabulary,
+             [&](std::int64_t r) { ids[r] = most_probable(capped_row(logits + r * vocabulary, vocabulary, cap)); });
   }
-  void sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
+  void sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap, const RowSampling* how,
               std::int32_t* ids) override {
     // A draw is worth some twenty simple operations a token.
     for_rows(rows, 20 * vocabulary, [&](std::int64_t r) {
       static thread_local TokenDraw draw;
-      ids[r] = draw.choose({logits + r * vocabulary, static_cast<std::size_t>(vocabulary)}, how[r]);
+      ids[r] = draw.choose(capped_row(logits + r * vocabulary, vocabulary, cap), how[r]);
     });
   }
 
@@ -172,6 +172,15 @@ class CpuBackend final : public Backend {
     host_.parallel_for(rows, grain, [&](std::int64_t begin, std::int64_t end, std::uint32_t) {
       for (std::int64_t row = begin; row < end; ++row) body(row);
     });
+  }
+
+  // The row with the cap, in memory of the calling thread until its next call; without a cap the row itself.
+  static std::span<const float> capped_row(const float* logits, std::int64_t vocabulary, float cap) {
+    if (cap == 0) return {logits, static_cast<std::size_t>(vocabulary)};
+    static thread_local std::vector<float> row;
+    row.assign(logits, logits + vocabulary);
+    cpu::soft_cap_row(row.data(), vocabulary, cap);
+    return row;
   }
 
   static void prepare_token(const AttentionInput& x, std::int64_t t) {

@@ -190,14 +190,14 @@ class CudaBackend final : public Backend {
     SinkText text;
     check(device_->soft_cap(values, count, cap, text.sink()), "soft_cap", text);
   }
-  void argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids) override {
+  void argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap, std::int32_t* ids) override {
     SinkText text;
-    check(device_->argmax(logits, rows, vocabulary, ids, text.sink()), "argmax", text);
+    check(device_->argmax(logits, rows, vocabulary, cap, ids, text.sink()), "argmax", text);
   }
-  void sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
+  void sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap, const RowSampling* how,
               std::int32_t* ids) override {
     SinkText text;
-    check(device_->sample(logits, rows, vocabulary, how, ids, text.sink()), "sample", text);
+    check(device_->sample(logits, rows, vocabulary, cap, how, ids, text.sink()), "sample", text);
   }
 
  private:

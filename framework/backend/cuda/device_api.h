@@ -8,8 +8,8 @@
 namespace facet::cuda {
 
 // Raised with every change of this header or of the structs of backend.h that it passes on.
-inline constexpr std::uint32_t kDeviceApiVersion = 4;
-inline constexpr const char* kDeviceApiSymbol = "facet_cuda_device_v4";
+inline constexpr std::uint32_t kDeviceApiVersion = 5;
+inline constexpr const char* kDeviceApiSymbol = "facet_cuda_device_v5";
 
 struct DeviceFacts {
   char name[128];
@@ -76,11 +76,10 @@ class DeviceApi {
   virtual abi::Status gather_rows(const float* in, const std::int32_t* rows, std::int64_t count, std::int64_t width,
                                   float* out, abi::TextSink error) noexcept = 0;
   virtual abi::Status soft_cap(float* values, std::int64_t count, float cap, abi::TextSink error) noexcept = 0;
-  virtual abi::Status argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids,
-                             abi::TextSink error) noexcept = 0;
-
-  virtual abi::Status sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
+  virtual abi::Status argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap,
                              std::int32_t* ids, abi::TextSink error) noexcept = 0;
+  virtual abi::Status sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap,
+                             const RowSampling* how, std::int32_t* ids, abi::TextSink error) noexcept = 0;
 
   virtual void destroy() noexcept = 0;
 

@@ -7,7 +7,6 @@
 
 #include "attention/cuda/decode_block.cuh"
 #include "attention/cuda/launch.cuh"
-#include "attention/cuda/tensor_maps.h"
 
 namespace facet::attention::cuda {
 
@@ -172,19 +171,14 @@ class SliceFold {
 };
 
 template <typename Shape>
-__device__ __forceinline__ void decode(const FlashParams& params, const TensorMaps* maps) {
-  extern __shared__ unsigned char memory[];
-  // The swizzle of boxes begins anew every 1,024 bytes. Asking the compiler for that would cost all kernels a kilobyte.
-  unsigned char* shared = memory + (Shape::kTensor ? -shared_address(memory) % 1024u : 0u);
+__device__ __forceinline__ void decode(const FlashParams& params) {
+  extern __shared__ unsigned char shared[];
   // Parameters are cold in constant memory at every launch; all are fetched at once while the predecessor runs.
   for (unsigned i = threadIdx.x; i < sizeof params / 4; i += Shape::kThreads) {
     asm volatile("" ::"r"(reinterpret_cast<const std::uint32_t*>(&params)[i]));
   }
-  if constexpr (Shape::kTensor) {
-    if (threadIdx.x < 2) prefetch_map(threadIdx.x == 0 ? &maps->keys : &maps->values);
-  }
   cluster_arrive();
-  DecodeBlock<Shape> block(params, maps, shared);
+  DecodeBlock<Shape> block(params, shared);
   __syncthreads();
   if (!block.run()) return;
   cluster_wait();  // all have started: their shared memory may be written
@@ -196,12 +190,7 @@ __device__ __forceinline__ void decode(const FlashParams& params, const TensorMa
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1) decode_kernel(const __grid_constant__ FlashParams params) {
-  decode<Shape>(params, nullptr);
-}
-template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 1)
-    decode_tensor_kernel(const __grid_constant__ FlashParams params, const __grid_constant__ TensorMaps maps) {
-  decode<Shape>(params, &maps);
+  decode<Shape>(params);
 }
 
 // For blocks with little shared memory: they find a place beside a block of another kernel with 9 warps of up to 96
@@ -209,20 +198,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 constexpr int kRegistersBeside = 224;
 template <typename Shape>
 __global__ void __maxnreg__(kRegistersBeside) decode_beside_kernel(const __grid_constant__ FlashParams params) {
-  decode<Shape>(params, nullptr);
-}
-template <typename Shape>
-__global__ void __maxnreg__(kRegistersBeside)
-    decode_tensor_beside_kernel(const __grid_constant__ FlashParams params, const __grid_constant__ TensorMaps maps) {
-  decode<Shape>(params, &maps);
+  decode<Shape>(params);
 }
 
 // Longer rings fill the processor; sizes below 256 take fewer registers anyway.
 template <typename Shape>
 auto kernel_for(int stages) {
-  if constexpr (Shape::kTensor) {
-    return stages == 1 && Shape::kDim >= 256 ? decode_tensor_beside_kernel<Shape> : decode_tensor_kernel<Shape>;
-  } else if constexpr (Shape::kDim < 256) {
+  if constexpr (Shape::kDim < 256) {
     return decode_kernel<Shape>;
   } else if constexpr (Shape::kInt8) {
     return decode_beside_kernel<Shape>;
@@ -241,10 +223,10 @@ cudaError_t allow(int stages) {
 }
 
 // Blocks of both kernels, with and without preparation, that the device holds at once.
-template <int kDim, bool kInt8, bool kTensor>
+template <int kDim, bool kInt8>
 cudaError_t prepare(DecodeLimits& limits) {
-  using Shape = DecodeShape<kDim, kInt8, kTensor, false>;
-  using Preparing = DecodeShape<kDim, kInt8, kTensor, true>;
+  using Shape = DecodeShape<kDim, kInt8, false>;
+  using Preparing = DecodeShape<kDim, kInt8, true>;
   limits.stage_keys = Shape::kKeys * Shape::kTeams;
   cudaError_t error = cudaSuccess;
   for (int stages = 1; error == cudaSuccess && stages <= kMostStages<Shape>; ++stages) {
@@ -273,43 +255,31 @@ cudaError_t prepare(DecodeLimits& limits) {
   return error;
 }
 
-template <typename Shape, typename... Maps>
-cudaError_t launch_shape(const FlashParams& params, const LaunchShape& shape, const Maps&... maps) {
+template <typename Shape>
+cudaError_t launch_shape(const FlashParams& params, const LaunchShape& shape) {
   LaunchShape by_head = shape;
   by_head.kv_heads <<= params.head_shift;
   return launch_grid(kernel_for<Shape>(params.stages), params, by_head, params.splits, params.cluster, Shape::kThreads,
-                     Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows), maps...);
+                     Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows));
 }
 
-template <int kDim, bool kInt8, bool kTensor, typename... Maps>
-cudaError_t launch(const FlashParams& params, const LaunchShape& shape, const Maps&... maps) {
-  return params.preparation.projections != nullptr
-             ? launch_shape<DecodeShape<kDim, kInt8, kTensor, true>>(params, shape, maps...)
-             : launch_shape<DecodeShape<kDim, kInt8, kTensor, false>>(params, shape, maps...);
+template <int kDim, bool kInt8>
+cudaError_t launch(const FlashParams& params, const LaunchShape& shape) {
+  return params.preparation.projections != nullptr ? launch_shape<DecodeShape<kDim, kInt8, true>>(params, shape)
+                                                   : launch_shape<DecodeShape<kDim, kInt8, false>>(params, shape);
 }
 
 }  // namespace
 
-bool serves_decode_boxes(std::int32_t head_dim) {
-  return head_dim == 128 || head_dim == 256;
-}
-
-cudaError_t prepare_decode(std::int32_t head_dim, bool int8, bool boxes, DecodeLimits& limits) {
-  if (boxes) return head_dim == 128 ? prepare<128, false, true>(limits) : prepare<256, false, true>(limits);
-  return for_head_dim(head_dim, [&]<int kDim>() {
-    return int8 ? prepare<kDim, true, false>(limits) : prepare<kDim, false, false>(limits);
-  });
+cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits) {
+  return for_head_dim(head_dim,
+                      [&]<int kDim>() { return int8 ? prepare<kDim, true>(limits) : prepare<kDim, false>(limits); });
 }
 
 cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape) {
   return for_head_dim(shape.head_dim, [&]<int kDim>() {
-    return shape.int8 ? launch<kDim, true, false>(params, shape) : launch<kDim, false, false>(params, shape);
+    return shape.int8 ? launch<kDim, true>(params, shape) : launch<kDim, false>(params, shape);
   });
-}
-
-cudaError_t launch_decode_boxes(const FlashParams& params, const TensorMaps& maps, const LaunchShape& shape) {
-  return shape.head_dim == 128 ? launch<128, false, true>(params, shape, maps)
-                               : launch<256, false, true>(params, shape, maps);
 }
 
 }  // namespace facet::attention::cuda

@@ -13,8 +13,7 @@ template <typename Shape>
 class DecodeBlock : private DecodeRing<Shape> {
  public:
   // Everything that needs no earlier kernel's results. The block must pass a barrier before run().
-  __device__ DecodeBlock(const FlashParams& params, const TensorMaps* maps, unsigned char* shared)
-      : DecodeRing<Shape>(params, maps) {
+  __device__ DecodeBlock(const FlashParams& params, unsigned char* shared) : DecodeRing<Shape>(params) {
     warp_ = static_cast<int>(threadIdx.x) / 32;
     lane_ = static_cast<int>(threadIdx.x) % 32;
     team_ = warp_ / Shape::kTeamWarps;
@@ -80,7 +79,7 @@ class DecodeBlock : private DecodeRing<Shape> {
       const int next = tile + stages_ * Shape::kTeams;
       RowPlace place{-1, 0};
       if (next < tiles) place = place_of(next);
-      wait_for_tile(tile, stage, parity, tile + 1 == tiles);
+      wait_for_tile(stage, parity, tile + 1 == tiles);
       step(tile, stage);
       if (next < tiles) {
         team_barrier();  // the stage is done with
@@ -179,14 +178,12 @@ class DecodeBlock : private DecodeRing<Shape> {
     work_.rows = tokens * p_.group;
     if (work_.rows == 0 || work_.rows > p_.decode_rows) return false;
     seen_ = p_.window > 0 ? max(0, first - p_.window + 1) : 0;
-    // Boxes do not straddle blocks.
-    const int low = Shape::kTensor ? seen_ & ~(Shape::kKeys - 1) : seen_;
     const int high = first + tokens;
-    const int share = ((high - low + p_.splits - 1) / p_.splits + 15) & ~15;
-    work_.parts = (high - low + share - 1) / share;
+    const int share = ((high - seen_ + p_.splits - 1) / p_.splits + 15) & ~15;
+    work_.parts = (high - seen_ + share - 1) / share;
     const auto part = static_cast<int>(blockIdx.x);
     if ((part & ~(p_.cluster - 1)) >= work_.parts) return false;
-    work_.low = min(low + part * share, high);
+    work_.low = min(seen_ + part * share, high);
     work_.high = min(high, work_.low + share);
     for (int half = 0; half < 2; ++half) {
       const int row = lane_ / 4 + half * 8;

@@ -11,19 +11,10 @@ class DecodeMath {
  public:
   // A chunk of 16 bytes of a row in a tile of keys or values.
   __device__ static std::uint32_t address(std::uint32_t tile, int row, int chunk) {
-    if constexpr (Shape::kTensor) return chunk_address<Shape::kKeys>(tile, row, chunk);
     return tile + static_cast<std::uint32_t>(row * Shape::kPitch + chunk * 16);
   }
 
  protected:
-  // The chunk 2 `pairs` after one of the first two of a row, whose address is `first`.
-  __device__ static std::uint32_t chunks_on(std::uint32_t first, int pairs) {
-    if constexpr (Shape::kTensor)
-      return (first ^ static_cast<std::uint32_t>(pairs % 4 * 32)) +
-             static_cast<std::uint32_t>(pairs / 4 * Shape::kPanelBytes);
-    return first + static_cast<std::uint32_t>(pairs * 32);
-  }
-
   // S = Q K^T, two chains of sums for each 8 keys: an mma waits for the one before it in its chain.
   __device__ void multiply_keys(std::uint32_t queries, std::uint32_t keys, float (&score)[2][4]) const {
     constexpr int kBatch = 2;  // of 16 deep
@@ -37,7 +28,7 @@ class DecodeMath {
       for (int i = 0; i < kBatch; ++i) {
         const int depth = batch * kBatch + i;
         load_matrices(a[batch % 2][i], from_a + static_cast<std::uint32_t>(depth * 32));
-        load_matrices(b[batch % 2][i], chunks_on(from_b, depth));
+        load_matrices(b[batch % 2][i], from_b + static_cast<std::uint32_t>(depth * 32));
       }
     };
     read(0);
@@ -113,7 +104,7 @@ class DecodeMath {
     const auto read = [&](int batch) {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        load_matrices_transposed(b[batch % 2][i], chunks_on(from, batch * kBatch + i));
+        load_matrices_transposed(b[batch % 2][i], from + static_cast<std::uint32_t>((batch * kBatch + i) * 32));
       }
     };
     read(0);

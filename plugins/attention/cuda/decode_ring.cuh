@@ -2,25 +2,17 @@
 #pragma once
 
 #include "attention/cuda/decode_math.cuh"
-#include "attention/cuda/tensor_maps.h"
 
 namespace facet::attention::cuda {
 
 template <typename Shape>
 class DecodeRing : protected DecodeMath<Shape> {
  protected:
-  // maps: of the cache, where Shape::kTensor.
-  __device__ DecodeRing(const FlashParams& params, const TensorMaps* maps)
-      : p_(params), maps_(maps), stages_(params.stages) {}
+  __device__ explicit DecodeRing(const FlashParams& params) : p_(params), stages_(params.stages) {}
 
   // Whether earlier steps wrote all rows of a tile, those past the end of the share left out.
   __device__ bool is_old(int tile) const {
     return min(work_.low + (tile + 1) * Shape::kKeys, work_.high) <= work_.first_position;
-  }
-  // Whether the tensor copy engine brings a tile: all of its rows are seen, and of earlier steps.
-  __device__ bool is_box(int tile) const {
-    const int first = work_.low + tile * Shape::kKeys;
-    return Shape::kTensor && first >= seen_ && first + Shape::kKeys <= min(work_.high, work_.first_position);
   }
   // The first tile of each stage.
   __device__ void fill_ring(const RowPlace (&places)[kMostStages<Shape>], int first, int last, int tiles) const {
@@ -31,14 +23,8 @@ class DecodeRing : protected DecodeMath<Shape> {
       if constexpr (!Shape::kWholeRows) commit_copies();
     }
   }
-  __device__ void wait_for_tile(int tile, int stage, std::uint32_t parity, bool last) const {
-    if constexpr (Shape::kTensor) {
-      barrier_wait(tiles_ready_ + static_cast<std::uint32_t>(stage * 8), parity);
-      if (!is_box(tile)) {
-        wait_copies<0>();
-        team_barrier();
-      }
-    } else if constexpr (Shape::kWholeRows) {
+  __device__ void wait_for_tile(int stage, std::uint32_t parity, bool last) const {
+    if constexpr (Shape::kWholeRows) {
       barrier_wait(tiles_ready_ + static_cast<std::uint32_t>(stage * 8), parity);
       if (last) team_barrier();  // rows that were cleared by stores
     } else {
@@ -73,40 +59,17 @@ class DecodeRing : protected DecodeMath<Shape> {
     return member_ * kWarpRows + lane_ % kWarpRows;
   }
   __device__ RowPlace place_of(int tile) const {
-    if (is_box(tile)) return place_of_box(work_.low + tile * Shape::kKeys);
     const int position = work_.low + tile * Shape::kKeys + own_row();
     if (Shape::kPrepares && position == made_) return {kMadeHere, 0};
+    // No share begins before seen_, but without it nvcc 13.0 spills more for 512 columns: 19 stores instead of 8, some
+    // of them in the walk over tiles.
     return find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, position, max(work_.low, seen_),
                     work_.high);
-  }
-  // Of a box, in a paged cache: the block in place of an offset, and in place of a scale the row in it.
-  __device__ RowPlace place_of_box(int position) const {
-    const auto row = static_cast<std::uint32_t>(position);
-    return {p_.kv.table[work_.sequence * p_.kv.table_stride + row / p_.kv.block_rows], row % p_.kv.block_rows};
-  }
-  __device__ void load_box(std::uint32_t to, int stage, RowPlace place) const {
-    if (lane_ != 0) return;
-    const std::uint32_t barrier = tiles_ready_ + static_cast<std::uint32_t>(stage * 8);
-    const auto block = static_cast<int>(place.offset), row = static_cast<int>(place.scale);
-    barrier_arrive_expecting(barrier, 2 * Shape::kTileBytes);
-#pragma unroll
-    for (int panel = 0; panel < Shape::kDim / 64; ++panel) {
-      const std::uint32_t at = to + static_cast<std::uint32_t>(panel * Shape::kPanelBytes);
-      copy_box_async(at, &maps_->keys, panel * 64, row, work_.kv_head, block, barrier);
-      copy_box_async(at + Shape::kTileBytes, &maps_->values, panel * 64, row, work_.kv_head, block, barrier);
-    }
   }
   __device__ void load(int tile, int stage, RowPlace place) const {
     const int row = own_row();
     const std::uint32_t to = keys(stage);
-    if constexpr (Shape::kTensor) {
-      if (is_box(tile)) {
-        load_box(to, stage, place);
-      } else {
-        if (lane_ == 0) barrier_arrive(tiles_ready_ + static_cast<std::uint32_t>(stage * 8));
-        copy_chunks(to, place.offset);
-      }
-    } else if constexpr (Shape::kInt8) {
+    if constexpr (Shape::kInt8) {
       float* scales = scales_ + stage * 2 * Shape::kKeys;
       if (lane_ < kWarpRows && !(Shape::kPrepares && place.offset == kMadeHere)) {
         scales[row] = place.offset >= 0 ? p_.kv.key_scales[place.scale] : 0.0f;
@@ -151,7 +114,6 @@ class DecodeRing : protected DecodeMath<Shape> {
   }
 
   const FlashParams& p_;
-  const TensorMaps* maps_;
   Work work_{};
   const int stages_;
   std::uint32_t ring_, tiles_ready_;

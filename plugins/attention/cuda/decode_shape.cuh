@@ -5,13 +5,11 @@
 
 namespace facet::attention::cuda {
 
-// kTensorT: the tensor copy engine brings the tiles of earlier steps, from blocks of whole 16 rows. kPreparesT: the
-// block makes its queries and, with the newest key, its row.
-template <int kDimT, bool kInt8T, bool kTensorT, bool kPreparesT>
+// kPreparesT: the block makes its queries and, with the newest key, its row.
+template <int kDimT, bool kInt8T, bool kPreparesT>
 struct DecodeShape {
   static constexpr int kDim = kDimT;
   static constexpr bool kInt8 = kInt8T;
-  static constexpr bool kTensor = kTensorT;
   static constexpr bool kPrepares = kPreparesT;
   static constexpr int kRows = kDecodeRows;
   static constexpr int kKeys = 16;  // of a tile
@@ -27,14 +25,11 @@ struct DecodeShape {
   // 16 bytes between rows part the banks of the 8 rows that ldmatrix reads.
   static constexpr int kRowBytes = kDim * 2;
   static constexpr int kPitch = kRowBytes + 16;
-  // The engine lays panels of 64 elements, with the swizzle of kv_tile.cuh in place of the 16 bytes.
-  static constexpr int kTileBytes = kKeys * (kTensor ? kRowBytes : kPitch);
-  static constexpr int kPanelBytes = kKeys * 128;
-  static constexpr int kQueryBytes = kTensor ? (kRows * kPitch + 1023) / 1024 * 1024 : kRows * kPitch;
+  static constexpr int kTileBytes = kKeys * kPitch;
+  static constexpr int kQueryBytes = kRows * kPitch;
   // One copy a row saves instructions; rows below 1 KB pass faster as 16 bytes a thread (measured: 3.84 against 3.42
   // TB/s).
-  static constexpr bool kWholeRows = !kInt8 && !kTensor && kRowBytes >= 1024;
-  static_assert(!kTensor || (!kInt8 && kTeamWarps == 1 && kDim % 64 == 0));
+  static constexpr bool kWholeRows = !kInt8 && kRowBytes >= 1024;
   static constexpr int kStageBytes = 2 * kTileBytes * kTeams;  // keys and values of every team
   static constexpr int kScaleBytes = kInt8 ? kTeams * 2 * kKeys * 4 : 0;
   // Sums of the teams, then of the block, over the ring; 8 floats of padding part the banks.
@@ -50,8 +45,8 @@ struct DecodeShape {
     return stages * kStageBytes > kSumBytes ? stages * kStageBytes : kSumBytes;
   }
   static constexpr int shared_bytes(int stages, bool clustered, int rows = kRows) {
-    return (kTensor ? 1024 : 0) + kQueryBytes + ring_bytes(stages) + stages * kScaleBytes + kStatBytes + kBarrierBytes +
-           kInboxStatBytes + (clustered ? rows * kInboxRowBytes : 0);
+    return kQueryBytes + ring_bytes(stages) + stages * kScaleBytes + kStatBytes + kBarrierBytes + kInboxStatBytes +
+           (clustered ? rows * kInboxRowBytes : 0);
   }
   static constexpr int most_stages(bool clustered) {
     int stages = kInt8 ? 1 : kMaxStages;

@@ -134,10 +134,6 @@ __device__ __forceinline__ void copy_row_async(std::uint32_t to, const void* fro
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// A description in parameter memory, before its first use.
-__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 // A box of a tensor; its bytes count at the barrier.
 __device__ __forceinline__ void copy_box_async(std::uint32_t to, const CUtensorMap* map, int column, int row, int head,
                                                int block, std::uint32_t barrier) {

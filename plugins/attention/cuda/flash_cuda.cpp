@@ -18,8 +18,6 @@ namespace {
 
 using abi::DType;
 using abi::KvAddressing;
-using abi::KvOrder;
-using abi::KvScales;
 using abi::Status;
 
 constexpr float kLog2E = 1.44269504088896340736f;
@@ -69,7 +67,6 @@ struct CudaPlan {
   std::int64_t group;
   std::uint64_t workspace_bytes = 0;
   std::int32_t box_rows = 0;  // 0: prefill with mma.sync
-  bool decode_boxes = false;
   DecodeLimits limits{};
   std::int64_t processors = 0;
   std::int64_t most_parts = 0;  // that the workspace holds
@@ -144,8 +141,6 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
       sdk::integer_option("split_keys", 32, 16, 65536, "keys", "a split of a sequence's keys is at least this long"),
       sdk::integer_option("cluster_blocks", 16, 1, kMaxCluster, "blocks",
                           "splits that combine through shared memory, a power of two"),
-      sdk::boolean_option("decode_boxes", false,
-                          "decode reads paged bf16 caches by the tensor copy engine, where blocks have whole 16 rows"),
       sdk::boolean_option("fuse_preparation", true,
                           "decode makes queries and KV rows in the same launch, where a group has at most 16 heads"),
       sdk::boolean_option("wgmma", true, "prefill with wgmma where it serves the problem, else with mma.sync"),
@@ -154,7 +149,6 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
   FlashCuda(sdk::Host /*host*/, const sdk::OptionReader& options)
       : split_keys_(options.integer("split_keys")),
         cluster_blocks_(options.integer("cluster_blocks")),
-        decode_boxes_(options.boolean("decode_boxes")),
         fuse_preparation_(options.boolean("fuse_preparation")),
         wgmma_(options.boolean("wgmma")) {
     if (!std::has_single_bit(static_cast<std::uint64_t>(cluster_blocks_))) {
@@ -207,11 +201,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     sizes.workspace_bytes = plan->workspace_bytes;
     if ((problem.fusions & abi::kFusePreparation) != 0) sizes.prepared_sequences = kPreparedSequences;
     if (!here) return plan;
-    plan->decode_boxes = decode_boxes_ && !int8 && serves_decode_boxes(head_dim) &&
-                         problem.layout.addressing == KvAddressing::paged &&
-                         problem.layout.block_rows % kDecodeBoxRows == 0;
-    if (plan->decode_boxes) require_tensor_maps();
-    require_cuda(prepare_decode(head_dim, int8, plan->decode_boxes, plan->limits), "preparing the decode kernel");
+    require_cuda(prepare_decode(head_dim, int8, plan->limits), "preparing the decode kernel");
     int device = 0;
     int processors = 0;
     require_cuda(cudaGetDevice(&device), "asking for the device");
@@ -238,13 +228,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     const bool only_decode = batch.max_new_tokens * plan.group <= kDecodeRows;
     FlashParams params = flash_params(plan, args, only_decode);
     if (!only_decode && (batch.sequence_count == 1 || plan.group > kDecodeRows)) params.decode_rows = 0;
-    if (params.decode_rows > 0) {
-      const cudaError_t launched =
-          plan.decode_boxes
-              ? launch_decode_boxes(params, make_tensor_maps(tensor_view(*args.kv, kDecodeBoxRows)), shape)
-              : launch_decode(params, shape);
-      require_cuda(launched, "launching the decode kernel");
-    }
+    if (params.decode_rows > 0) require_cuda(launch_decode(params, shape), "launching the decode kernel");
     if (!only_decode) {
       const auto most = static_cast<std::int32_t>(batch.max_new_tokens);
       if (plan.box_rows > 0) {
@@ -315,7 +299,6 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
 
   std::int64_t split_keys_;
   std::int64_t cluster_blocks_;
-  bool decode_boxes_;
   bool fuse_preparation_;
   bool wgmma_;
 };

@@ -86,25 +86,20 @@ struct LaunchShape {
   cudaStream_t stream;
 };
 
-// Sets the attributes of the kernels for this head size and element; before any launch.
 // What the decode kernel of a head size and element can do.
 struct DecodeLimits {
   std::int32_t stage_keys;             // keys of a stage
   std::int32_t stages[kClusterSizes];  // at most, in clusters of 1, 2, 4, 8, 16; 0: the device cannot place them
   std::int32_t blocks_at_once[kMaxStages][kClusterSizes];  // by stages - 1
 };
-// Head sizes for which tiles of 16 keys may come as boxes of a tensor, of bf16 caches in blocks of whole 16 rows.
-bool serves_decode_boxes(std::int32_t head_dim);
-inline constexpr std::int32_t kDecodeBoxRows = 16;
-cudaError_t prepare_decode(std::int32_t head_dim, bool int8, bool boxes, DecodeLimits& limits);
+// prepare_*: sets the attributes of the kernels for this head size and element; before any launch.
+cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits);
 cudaError_t prepare_prefill(std::int32_t head_dim, bool int8);
 cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape);
 // wgmma: bf16 caches, positive scales, head sizes of whole 64 elements.
 bool serves_prefill_wgmma(std::int32_t head_dim);
 cudaError_t prepare_prefill_wgmma(std::int32_t head_dim);
 struct TensorMaps;
-// Maps of boxes of kDecodeBoxRows rows.
-cudaError_t launch_decode_boxes(const FlashParams& params, const TensorMaps& maps, const LaunchShape& shape);
 cudaError_t launch_prefill_wgmma(const FlashParams& params, const TensorMaps& maps, const LaunchShape& shape,
                                  std::int32_t max_new_tokens);
 cudaError_t launch_prefill(const FlashParams& params, const LaunchShape& shape, std::int32_t max_new_tokens);

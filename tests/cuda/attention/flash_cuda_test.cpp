@@ -81,28 +81,6 @@ TEST_F(FlashCuda, ModelShapes) {
   check(global, {KvAddressing::contiguous}, {{64, 300}}, "global long prefill");
 }
 
-// Tiles that the tensor copy engine brings, with contexts around tiles, pages, windows and rings of stages.
-TEST_F(FlashCuda, BoxesOfPagedCaches) {
-  for (const std::int64_t split_keys : {16, 4096}) {
-    const AttentionPlugin plugin("attention_flash_cuda", host(), {{"decode_boxes", 1}, {"split_keys", split_keys}});
-    for (const std::int64_t dim : {128, 256}) {
-      for (const std::uint32_t page : {16u, 48u, 64u, 24u}) {  // the last has no whole boxes
-        for (const std::int64_t window : {0, 1, 24, 100, 1024}) {
-          for (const KvOrder order : kOrders) {
-            const CudaStorage storage{KvAddressing::paged, order, DType::bf16, page};
-            CudaWorld decode({16, 8, dim, window}, storage,
-                             {{0, 1}, {15, 1}, {16, 1}, {63, 1}, {0, 0}, {1023, 1}, {1024, 1}, {1500, 1}},
-                             base_seed() + page);
-            check(plugin, decode, "decode, page " + std::to_string(page));
-            CudaWorld few({4, 2, dim, window}, storage, {{290, 5}, {0, 8}, {31, 2}, {700, 1}}, base_seed() + page);
-            check(plugin, few, "a few tokens each, page " + std::to_string(page));
-          }
-        }
-      }
-    }
-  }
-}
-
 TEST_F(FlashCuda, ScalesOfEverySign) {
   for (const float sharpness : {-4.0f, 0.0f, 40.0f}) {
     const CudaShape shape{8, 2, 128, 0, sharpness};
@@ -117,9 +95,7 @@ TEST_F(FlashCuda, RandomBatches) {
   };
   for (int round = 0; round < 60; ++round) {
     const AttentionPlugin plugin("attention_flash_cuda", host(),
-                                 {{"split_keys", 16 * pick(1, 20)},
-                                  {"cluster_blocks", std::int64_t{1} << pick(0, 4)},
-                                  {"decode_boxes", pick(0, 1)}});
+                                 {{"split_keys", 16 * pick(1, 20)}, {"cluster_blocks", std::int64_t{1} << pick(0, 4)}});
     const std::int64_t kv_heads = pick(1, 4);
     const CudaShape shape{kv_heads * pick(1, 18), kv_heads, kHeadDims[pick(0, 4)], pick(0, 2) * pick(1, 300)};
     const CudaStorage storage{kAddressings[pick(0, 2)], kOrders[pick(0, 1)], kElements[pick(0, 3) / 3],

@@ -53,7 +53,6 @@ TEST_F(Prepared, EveryLayoutHeadDimGroupAndElement) {
 // The two kinds of layers of the 12B model, with contexts around tile, split and window edges; alone and together.
 TEST_F(Prepared, ModelShapes) {
   const AttentionPlugin plugin("attention_flash_cuda", host());
-  const AttentionPlugin boxes("attention_flash_cuda", host(), {{"decode_boxes", 1}});
   const CudaShape sliding{16, 8, 256, 1024};
   const CudaShape global{16, 1, 512, 0};
   for (const std::int64_t context : {1, 16, 17, 65, 1024, 1025, 3000}) {
@@ -61,8 +60,8 @@ TEST_F(Prepared, ModelShapes) {
       std::vector<Piece> pieces{{context - 1, 1}};
       if (together) pieces.insert(pieces.end(), {{2 * context, 1}, {0, 0}, {context / 2, 1}, {0, 1}});
       check(plugin, sliding, {KvAddressing::ring}, pieces, {false, 128, together ? 3 : 0}, "sliding");
-      check(boxes, sliding, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 64}, pieces,
-            {false, 128, together ? 3 : 0}, "sliding, boxes");
+      check(plugin, sliding, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 64}, pieces,
+            {false, 128, together ? 3 : 0}, "sliding, paged");
       check(plugin, global, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 64}, pieces,
             {true, 64, together ? 3 : 0}, "global");
     }
@@ -88,10 +87,9 @@ TEST_F(Prepared, RandomBatches) {
   };
   for (int round = 0; round < 60; ++round) {
     const std::int64_t longest_split = round % 2 == 0 ? 20 : 200;
-    const AttentionPlugin plugin("attention_flash_cuda", host(),
-                                 {{"split_keys", 16 * pick(1, longest_split)},
-                                  {"cluster_blocks", std::int64_t{1} << pick(0, 4)},
-                                  {"decode_boxes", pick(0, 1)}});
+    const AttentionPlugin plugin(
+        "attention_flash_cuda", host(),
+        {{"split_keys", 16 * pick(1, longest_split)}, {"cluster_blocks", std::int64_t{1} << pick(0, 4)}});
     const std::int64_t kv_heads = pick(1, 4);
     const CudaShape shape{kv_heads * pick(1, 16), kv_heads, kHeadDims[pick(0, 4)], pick(0, 2) * pick(1, 600)};
     const CudaStorage storage{kAddressings[pick(0, 2)], kOrders[pick(0, 1)], kElements[pick(0, 3) / 3],

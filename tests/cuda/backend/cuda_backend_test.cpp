@@ -85,30 +85,6 @@ TEST_F(CudaBackendTest, EmbedsEveryWeightFormat) {
   }
 }
 
-TEST_F(CudaBackendTest, ArgmaxAsTheSampler) {
-  const std::int64_t rows = 9, vocabulary = 26'214;
-  std::vector<float> logits = numbers(static_cast<std::size_t>(rows * vocabulary), 5);
-  const auto row = [&](std::int64_t r) { return logits.data() + r * vocabulary; };
-  row(1)[77] = row(1)[20'000] = 1e6f;  // a tie: the lowest
-  row(2)[5] = kNan;
-  row(3)[vocabulary - 1] = std::numeric_limits<float>::infinity();
-  std::fill_n(row(4), vocabulary, -std::numeric_limits<float>::infinity());
-  std::fill_n(row(5), vocabulary, -1.0f);
-  row(5)[3] = -0.0f;
-  row(5)[9] = 0.0f;
-  row(6)[vocabulary - 1] = 1e30f;
-  std::fill_n(row(7), vocabulary, -1e30f);
-  std::vector<std::int32_t> right(static_cast<std::size_t>(rows), -7);
-  cpu_->argmax(logits.data(), rows, vocabulary, right.data());
-  EXPECT_EQ(right[1], 77);
-  EXPECT_EQ(right[2], -1);
-  EXPECT_EQ(right[3], -1);
-  EXPECT_EQ(right[4], -1);
-  auto* ids = on_gpu(std::vector<std::int32_t>(static_cast<std::size_t>(rows), -7));
-  gpu_->argmax(on_gpu(logits), rows, vocabulary, ids);
-  EXPECT_EQ(back(ids, right.size()), right);
-}
-
 class CudaPrepareTest : public CudaBackendTest,
                         public testing::WithParamInterface<std::tuple<abi::DType, abi::KvOrder, std::int64_t>> {};
 

@@ -74,9 +74,10 @@ class Reference {
 
 class CudaSampleTest : public CudaBackendTest {
  protected:
-  std::vector<std::int32_t> sample(const Logits& logits, std::int64_t vocabulary, const std::vector<RowSampling>& how) {
+  std::vector<std::int32_t> sample(const Logits& logits, std::int64_t vocabulary, const std::vector<RowSampling>& how,
+                                   float cap = 0) {
     auto* ids = on_gpu(std::vector<std::int32_t>(how.size(), -7));
-    gpu_->sample(on_gpu(logits), static_cast<std::int64_t>(how.size()), vocabulary, on_gpu(how), ids);
+    gpu_->sample(on_gpu(logits), static_cast<std::int64_t>(how.size()), vocabulary, cap, on_gpu(how), ids);
     return back(ids, how.size());
   }
   double uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
@@ -100,7 +101,7 @@ class CudaSampleTest : public CudaBackendTest {
 };
 
 TEST_F(CudaSampleTest, TokensLieWhereTheNumberPoints) {
-  for (const std::size_t vocabulary : {5, 1000, 26'214}) {
+  for (const std::size_t vocabulary : {5u, 1000u, 26'214u}) {
     for (const float spread : {0.5f, 4.0f, 20.0f}) check(numbers(vocabulary, spread));
   }
   check(numbers(262'144, 3.0f));
@@ -129,6 +130,34 @@ TEST_F(CudaSampleTest, ImpossibleTokensAndBadRows) {
   const std::vector<std::int32_t> ids = sample(bad, 4096, {how, how, how, {0, 0, 1, 0, 0}});
   const Logits last(bad.end() - 4096, bad.end());
   EXPECT_EQ(ids, (std::vector<std::int32_t>{-1, -1, -1, most_probable(last)}));
+}
+
+// A cap on the way is the same as soft_cap() before, for every kind of row.
+TEST_F(CudaSampleTest, CapsOnTheWay) {
+  constexpr std::int64_t kVocabulary = 26'214;
+  constexpr float kCap = 30;
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<RowSampling> how;
+  for (const double temperature : {0.0, 0.7, 3.0}) {
+    for (const std::int64_t top_k : {0, 50}) {
+      for (const double top_p : {1.0, 0.9}) how.push_back({temperature, top_k, top_p, 0.01, uniform()});
+    }
+  }
+  const auto rows = static_cast<std::int64_t>(how.size());
+  Logits logits = numbers(how.size() * kVocabulary, 20);
+  const auto row = [&](std::int64_t r) { return logits.data() + r * kVocabulary; };
+  row(1)[kVocabulary - 1] = kNan;
+  row(2)[7] = row(5)[7] = infinity;
+  row(6)[100] = kNan;
+  std::fill_n(row(9), kVocabulary, -infinity);
+  const std::vector<std::int32_t> ids = sample(logits, kVocabulary, how, kCap);
+  EXPECT_EQ(ids[1], -1);
+  EXPECT_EQ(ids[2], 7);
+  EXPECT_EQ(ids[6], -1);
+  EXPECT_GE(ids[9], 0);
+  auto* capped = on_gpu(logits);
+  gpu_->soft_cap(capped, rows * kVocabulary, kCap);
+  EXPECT_EQ(sample(back(capped, logits.size()), kVocabulary, how), ids);
 }
 
 TEST_F(CudaSampleTest, ExtremeTemperaturesAndNumbers) {

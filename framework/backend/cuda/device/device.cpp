@@ -234,18 +234,18 @@ class Device final : public DeviceApi {
   abi::Status soft_cap(float* values, std::int64_t count, float cap, abi::TextSink sink) noexcept override {
     return status_of(launch_soft_cap(values, count, cap, queue()), sink);
   }
-  abi::Status argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids,
+  abi::Status argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap, std::int32_t* ids,
                      abi::TextSink sink) noexcept override {
     if (rows > kMaxArgmaxRows) {
       sdk::write_line(sink, sdk::concat("argmax of ", rows, " rows; at most ", kMaxArgmaxRows));
       return abi::Status::invalid_argument;
     }
-    return status_of(launch_argmax(logits, rows, vocabulary, ids, argmax_scratch_, queue()), sink);
+    return status_of(launch_argmax(logits, rows, vocabulary, cap, ids, argmax_scratch_, queue()), sink);
   }
 
-  abi::Status sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
+  abi::Status sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap, const RowSampling* how,
                      std::int32_t* ids, abi::TextSink sink) noexcept override {
-    return status_of(launch_sample(logits, rows, vocabulary, how, ids, queue()), sink);
+    return status_of(launch_sample(logits, rows, vocabulary, cap, how, ids, queue()), sink);
   }
 
   void destroy() noexcept override { delete this; }
@@ -303,7 +303,7 @@ abi::Status make_device(std::uint32_t version, std::int32_t ordinal, DeviceApi**
 }  // namespace
 }  // namespace facet::cuda
 
-extern "C" __attribute__((visibility("default"))) facet::abi::Status facet_cuda_device_v4(
+extern "C" __attribute__((visibility("default"))) facet::abi::Status facet_cuda_device_v5(
     std::uint32_t version, std::int32_t ordinal, facet::cuda::DeviceApi** device, facet::abi::TextSink error) {
   try {
     return facet::cuda::make_device(version, ordinal, device, error);

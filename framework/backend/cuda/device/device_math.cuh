@@ -31,6 +31,11 @@ __device__ inline float block_sum(float value, float* scratch) {
   return warp_sum(lane < warps ? scratch[lane] : 0.0f);
 }
 
+// cap * tanh(x / cap); 0: no cap. The product is rounded by itself wherever this is inlined: all kernels agree on it.
+__device__ inline float soft_capped(float x, float cap) {
+  return cap == 0.0f ? x : __fmul_rn(cap, tanhf(x / cap));
+}
+
 // Launches with the attribute that lets a kernel begin before its predecessor ends, in clusters of so many blocks.
 template <typename... Params, typename... Args>
 cudaError_t launch_clusters(void (*kernel)(Params...), unsigned cluster, dim3 grid, dim3 block, std::size_t shared,

@@ -26,10 +26,10 @@ cudaError_t launch_gather_rows(const float* in, const std::int32_t* rows, std::i
 cudaError_t launch_soft_cap(float* values, std::int64_t count, float cap, cudaStream_t stream);
 // scratch: 2 * kArgmaxBlocks * rows words that the kernels use between each other.
 inline constexpr int kArgmaxBlocks = 64;
-cudaError_t launch_argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids,
+cudaError_t launch_argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap, std::int32_t* ids,
                           void* scratch, cudaStream_t stream);
 // TokenDraw::choose() for every row; vocabularies of up to 819,200.
-cudaError_t launch_sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
-                          std::int32_t* ids, cudaStream_t stream);
+cudaError_t launch_sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap,
+                          const RowSampling* how, std::int32_t* ids, cudaStream_t stream);
 
 }  // namespace facet::cuda

@@ -37,12 +37,14 @@ struct Cut {
 
 class Row {
  public:
-  __device__ Row(float* logits, Mass* scratch, const float* source, std::int64_t vocabulary, float temperature)
+  __device__ Row(float* logits, Mass* scratch, const float* source, std::int64_t vocabulary, float cap,
+                 float temperature)
       : logits_(logits), scratch_(scratch), temperature_(fmaxf(temperature, 1e-37f)) {
     const std::int64_t part = (vocabulary + kBlocks - 1) / kBlocks;
     first_ = static_cast<std::int64_t>(cluster_.block_rank()) * part;
     count_ = static_cast<int>(max(std::int64_t{0}, min(part, vocabulary - first_)));
-    for (int i = static_cast<int>(threadIdx.x); i < count_; i += kThreads) logits_[i] = source[first_ + i];
+    for (int i = static_cast<int>(threadIdx.x); i < count_; i += kThreads)
+      logits_[i] = soft_capped(source[first_ + i], cap);
   }
 
   // The most probable token, the lowest id among equals; kBad and 0 as in candidate.cuh.
@@ -254,14 +256,14 @@ __device__ Cut filter(Row& row, const RowSampling& how, std::int64_t vocabulary)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    sample_kernel(const float* logits, std::int64_t vocabulary, const RowSampling* rows, std::int32_t* ids) {
+    sample_kernel(const float* logits, std::int64_t vocabulary, float cap, const RowSampling* rows, std::int32_t* ids) {
   extern __shared__ float kept[];
   __shared__ Mass scratch[kWarps * kWays + kWays];
   let_successor_begin();
   wait_for_predecessor();
   const std::int64_t index = blockIdx.x / kBlocks;
   const RowSampling how = rows[index];
-  Row row(kept, scratch, logits + index * vocabulary, vocabulary, static_cast<float>(how.temperature));
+  Row row(kept, scratch, logits + index * vocabulary, vocabulary, cap, static_cast<float>(how.temperature));
   __syncthreads();
   const Candidate best = row.best();
   std::int32_t* const id = ids + index;
@@ -270,15 +272,15 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x == 0 && blockIdx.x % kBlocks == 0) *id = greedy;
     return;
   }
-  row.set_top(logits[index * vocabulary + greedy]);
+  row.set_top(soft_capped(logits[index * vocabulary + greedy], cap));
   row.keep(filter(row, how, vocabulary), static_cast<float>(how.min_p));
   row.draw(how.uniform, id);
 }
 
 }  // namespace
 
-cudaError_t launch_sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
-                          std::int32_t* ids, cudaStream_t stream) {
+cudaError_t launch_sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap,
+                          const RowSampling* how, std::int32_t* ids, cudaStream_t stream) {
   const std::int64_t shared = (vocabulary + kBlocks - 1) / kBlocks * static_cast<std::int64_t>(sizeof(float));
   if (shared > kMaxShared) return cudaErrorInvalidValue;
   cudaError_t error = cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxShared);
@@ -286,7 +288,7 @@ cudaError_t launch_sample(const float* logits, std::int64_t rows, std::int64_t v
     error = cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
   return launch_clusters(sample_kernel, kBlocks, dim3(static_cast<unsigned>(rows * kBlocks)), dim3(kThreads),
-                         static_cast<std::size_t>(shared), stream, logits, vocabulary, how, ids);
+                         static_cast<std::size_t>(shared), stream, logits, vocabulary, cap, how, ids);
 }
 
 }  // namespace facet::cuda

@@ -183,12 +183,14 @@ class Backend : public DeviceProfile {
                            float* out) = 0;
   // x = cap * tanh(x / cap), in place
   virtual void soft_cap(float* values, std::int64_t count, float cap) = 0;
-  // ids[r] = index of the largest of logits[r, :], the lowest among equals; -1 where a logit is NaN or plus infinity or
-  // all are minus infinity.
-  virtual void argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, std::int32_t* ids) = 0;
-  // ids[r] = what TokenDraw::choose() takes of logits[r, :] by how[r], up to rounding.
-  virtual void sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, const RowSampling* how,
+  // Both choose by what soft_cap() with `cap` would make of the logits, bit by bit; 0: by the logits as they are.
+  // ids[r] = index of the largest of logits[r, :], the lowest among equals; -1 where one is NaN or plus infinity or all
+  // are minus infinity.
+  virtual void argmax(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap,
                       std::int32_t* ids) = 0;
+  // ids[r] = what TokenDraw::choose() takes of logits[r, :] by how[r], up to rounding.
+  virtual void sample(const float* logits, std::int64_t rows, std::int64_t vocabulary, float cap,
+                      const RowSampling* how, std::int32_t* ids) = 0;
 };
 
 }  // namespace facet
