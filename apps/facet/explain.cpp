@@ -99,9 +99,10 @@ void print_linear(const Json& modules) {
         print_refusals(choice, 6);
         continue;
       }
-      const std::string layout = text_of(choice["layout"]);
-      fmt::print("    rows {}-{}: {}, rule {}, {}\n", choice["min_rows"].get<std::int64_t>(),
+      const std::string layout = text_of(choice["layout"]), fused = text_of(choice["fused"]);
+      fmt::print("    rows {}-{}: {}, rule {}, {}{}\n", choice["min_rows"].get<std::int64_t>(),
                  choice["max_rows"].get<std::int64_t>(), plugin_text(choice), text_of(choice["rule"]),
+                 fused.empty() ? std::string() : fmt::format("fuses {}, ", fused),
                  layout.empty() ? std::string("reads the weights in place")
                                 : fmt::format("layout '{}', {} packed", layout,
                                               format_bytes(choice["packed_bytes"].get<std::uint64_t>())));

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <set>
+
 #include "config_text.h"
 #include "run_program.h"
 
@@ -101,6 +103,34 @@ TEST_F(PlanAbsentTest, PluginsThatNeedTheDeviceAreLeftOut) {
   ASSERT_EQ(explained.exit_code, 0) << explained.text();
   EXPECT_THAT(explained.out, AllOf(HasSubstr("rows 1-4: absent_unplanned"), HasSubstr("not asked"),
                                    HasSubstr("rows 5-64: absent 1.0.0")));
+}
+
+std::string rows_and_fusions(const Json& module) {
+  std::string text;
+  for (const Json& choice : module["choices"]) {
+    EXPECT_EQ(choice["rule"], "linear");
+    text += fmt::format("{}-{}:{};", choice["min_rows"].get<int>(), choice["max_rows"].get<int>(),
+                        choice["fused"].get<std::string>());
+  }
+  return text;
+}
+
+// One rule is enough for a plugin that fuses more at fewer rows.
+TEST_F(PlanAbsentTest, RowsOfARuleAreDividedWhereFusionsEnd) {
+  ConfigText text = absent_config();
+  text.linear = "[linear]\n" + fixture("linear_absent_fusing");
+  const ProgramResult run = facet({"explain", "--json"}, text);
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  const Json explained = run.json();
+  std::set<std::string> divisions;
+  for (const Json& module : explained["linear"]) divisions.insert(rows_and_fusions(module));
+  EXPECT_THAT(divisions,
+              testing::UnorderedElementsAre("1-64:;",  // o, down
+                                            "1-3:residual norm;4-64:;",
+                                            "1-1:residual norm, GELU gate;2-3:residual norm;4-5:GELU gate;6-64:;"));
+  const ProgramResult words = facet({"explain"}, text);
+  EXPECT_THAT(words.out, AllOf(HasSubstr("rows 2-3: absent_fusing 1.0.0, rule linear, fuses residual norm,"),
+                               HasSubstr("rows 6-64: absent_fusing 1.0.0, rule linear, layout")));
 }
 
 TEST_F(PlanAbsentTest, LimitsHold) {

@@ -33,7 +33,7 @@ PipelineConfig int4_on_gpu() {
   PipelineConfig config =
       on_gpu(std::filesystem::path(FACET_SOURCE_DIR) / "models/gemma4/checkpoints/docs-22m-w4a16-g128");
   config.linear = "dequant_cublas";
-  config.linear_to_4 = "w4a16_stream";
+  config.linear_to_8 = "w4a16_stream";
   config.linear_to_64 = "w4a16_wgmma";
   return config;
 }
@@ -89,7 +89,7 @@ TEST_F(Cuda, Int4LikelihoodIsThatOfTheCpu) {
   cpu.device = "cpu";
   cpu.linear = "w4a16";
   cpu.dense = "dense";
-  cpu.linear_to_4 = "";
+  cpu.linear_to_8 = "";
   cpu.linear_to_64 = "";
   cpu.attention = "flash";
   const NllReference right = score(*load_pipeline(cpu), ScorePath::prefill);
@@ -159,7 +159,7 @@ TEST_F(Cuda, RunsRepeatAndCountTheirCalls) {
 // Models that share weights and a device replay steps of their own: other kernels, another cache.
 TEST_F(Cuda, SharedWeightsKeepStepsApart) {
   PipelineConfig other = int4_on_gpu();
-  other.linear_to_4 = other.linear_to_64 = "";
+  other.linear_to_8 = other.linear_to_64 = "";
   other.sliding = "static";
   std::vector<Request> requests;
   for (const Ids& prompt : greedy_reference("draft").prompts) requests.push_back(greedy_request(prompt, 24));

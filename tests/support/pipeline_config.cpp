@@ -17,8 +17,7 @@ std::string PipelineConfig::to_toml() const {
     if (!plugin.empty())
       text += fmt::format("[[linear.rules]]\nmax_rows = {}\nplugin = \"{}\"\n{}\n", max_rows, plugin, fallback);
   };
-  add_rule(2, linear_to_4);  // a plugin may fuse more at fewer rows
-  add_rule(4, linear_to_4);
+  add_rule(8, linear_to_8);
   add_rule(64, linear_to_64);
   text += fmt::format("[attention]\nplugin = \"{}\"\n\n", attention);
   for (const auto& [group, policy] : {std::pair{"sliding", sliding}, std::pair{"global", global}}) {

@@ -13,7 +13,7 @@ struct PipelineConfig {
   std::string device = "cpu";
   std::string linear = "dense";
   std::string dense = "dense";  // what serves bf16 matrices where `linear` does not
-  std::string linear_to_4;      // another plugin for steps of up to 4 rows; empty: none
+  std::string linear_to_8;      // another plugin for steps of up to 8 rows; empty: none
   std::string linear_to_64;     // another plugin for steps of up to 64 rows; empty: none
   std::string attention = "flash";
   std::string sliding = "static", global = "static";  // cache policies

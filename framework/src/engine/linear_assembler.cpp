@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "facet/base/text.h"
@@ -50,6 +51,53 @@ std::vector<std::uint32_t> fusion_attempts(std::uint32_t wanted) {
   return attempts;
 }
 
+// How `asked` serves all rows of the problem: the number of the first attempt that it takes; none of them: their
+// number. `reasons` are those of the last.
+std::size_t first_taken(const LinearInstance& asked, abi::LinearProblem problem,
+                        const std::vector<std::uint32_t>& attempts, SinkText& reasons) {
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    problem.fusions = attempts[i];
+    reasons = {};
+    if (asked.plugin->supports(problem, reasons.sink()) != 0) return i;
+  }
+  return attempts.size();
+}
+
+// The most rows from min_rows on that `asked` takes with the problem's fusions; 0: not even one more.
+std::int64_t most_rows(const LinearInstance& asked, abi::LinearProblem problem) {
+  const auto takes = [&](std::int64_t rows) {
+    problem.max_rows = rows;
+    SinkText reasons;
+    return asked.plugin->supports(problem, reasons.sink()) != 0;
+  };
+  std::int64_t refused = problem.max_rows;
+  std::int64_t taken = problem.min_rows;
+  if (taken >= refused || !takes(taken)) return 0;
+  while (taken + 1 < refused) {
+    const std::int64_t middle = taken + (refused - taken) / 2;
+    (takes(middle) ? taken : refused) = middle;
+  }
+  return taken;
+}
+
+LinearChoice planned(const abi::LinearProblem& problem, std::shared_ptr<LinearInstance> asked,
+                     const std::string& name) {
+  LinearChoice choice;
+  choice.problem = problem;
+  SinkText text;
+  check_call(asked->plugin->plan(problem, &choice.plan, text.sink()), asked->plugin.plugin(),
+             fmt::format("planning {}", name).c_str(), text, ErrorKind::plugin);
+  choice.plan_owner = std::shared_ptr<void>(choice.plan.handle, [asked](void* handle) {
+    abi::LinearPlan plan{};
+    plan.handle = handle;
+    asked->plugin->release(&plan);
+  });
+  check_planned_bytes(asked->plugin.plugin(), "workspace_bytes", choice.plan.workspace_bytes);
+  check_planned_bytes(asked->plugin.plugin(), "packed_bytes", choice.plan.packed_bytes);
+  choice.instance = std::move(asked);
+  return choice;
+}
+
 }  // namespace
 
 std::vector<LinearAssembler::Interval> LinearAssembler::intervals(const std::string& name,
@@ -88,48 +136,49 @@ std::shared_ptr<LinearInstance> LinearAssembler::instance(const PluginChoice& ch
   return made;
 }
 
-LinearChoice LinearAssembler::choose(abi::LinearProblem problem, const LinearRule& rule, const std::string& name) {
-  LinearChoice choice;
-  choice.min_rows = problem.min_rows;
-  choice.max_rows = problem.max_rows;
-  choice.rule = rule.choice.key_path;
+std::vector<LinearChoice> LinearAssembler::choose(abi::LinearProblem problem, const LinearRule& rule,
+                                                  const std::string& name) {
+  std::vector<LinearChoice> choices;
+  std::vector<Refusal> refused;
+  const auto add = [&](LinearChoice choice) {
+    choice.min_rows = choice.problem.min_rows;
+    choice.max_rows = choice.problem.max_rows;
+    choice.rule = rule.choice.key_path;
+    choice.refused = refused;
+    choices.push_back(std::move(choice));
+  };
   const std::vector<std::uint32_t> attempts = fusion_attempts(problem.fusions);
   for (const Candidate& candidate : candidates(rule.choice)) {
     std::shared_ptr<LinearInstance> asked = instance(rule.choice, candidate);
     if (!asked->plugin) {  // it cannot be asked here, so it is taken to serve what the file gives it
+      LinearChoice choice;
       choice.problem = problem;
       choice.instance = std::move(asked);
-      return choice;
+      add(std::move(choice));
+      return choices;
     }
     SinkText reasons;
-    bool taken = false;
-    for (const std::uint32_t fusions : attempts) {
-      problem.fusions = fusions;
-      reasons = {};
-      taken = asked->plugin->supports(problem, reasons.sink()) != 0;
-      if (taken) break;
-    }
-    if (!taken) {
-      choice.refused.push_back({candidate.name, reasons.text()});
+    const std::size_t taken = first_taken(*asked, problem, attempts, reasons);
+    if (taken == attempts.size()) {
+      refused.push_back({candidate.name, reasons.text()});
       continue;
     }
-    choice.problem = problem;
-    SinkText text;
-    check_call(asked->plugin->plan(problem, &choice.plan, text.sink()), asked->plugin.plugin(),
-               fmt::format("planning {}", name).c_str(), text, ErrorKind::plugin);
-    choice.plan_owner = std::shared_ptr<void>(choice.plan.handle, [asked](void* handle) {
-      abi::LinearPlan plan{};
-      plan.handle = handle;
-      asked->plugin->release(&plan);
-    });
-    check_planned_bytes(asked->plugin.plugin(), "workspace_bytes", choice.plan.workspace_bytes);
-    check_planned_bytes(asked->plugin.plugin(), "packed_bytes", choice.plan.packed_bytes);
-    choice.instance = std::move(asked);
-    return choice;
+    // A plugin may fuse more at fewer rows.
+    for (std::size_t better = 0; better < taken; ++better) {
+      abi::LinearProblem few = problem;
+      few.fusions = attempts[better];
+      few.max_rows = most_rows(*asked, few);
+      if (few.max_rows == 0) continue;
+      add(planned(few, asked, name));
+      problem.min_rows = few.max_rows + 1;
+    }
+    problem.fusions = attempts[taken];
+    add(planned(problem, std::move(asked), name));
+    return choices;
   }
   throw_error(ErrorKind::plugin, "{}:{}: {}: no linear plugin takes {} ({}); name another plugin or a fallback:{}",
               config_.file.string(), rule.choice.line, rule.choice.key_path, name, sdk::to_string(problem),
-              refusals_text(choice.refused));
+              refusals_text(refused));
 }
 
 LinearModule LinearAssembler::bind(std::vector<LinearSpec::Part> parts, const LinearSpec& spec,
@@ -139,7 +188,8 @@ LinearModule LinearAssembler::bind(std::vector<LinearSpec::Part> parts, const Li
   for (const Interval& interval : intervals) {
     problem.min_rows = interval.min_rows;
     problem.max_rows = interval.max_rows;
-    choices.push_back(choose(problem, *interval.rule, parts.front().name));
+    std::vector<LinearChoice> of_rule = choose(problem, *interval.rule, parts.front().name);
+    std::move(of_rule.begin(), of_rule.end(), std::back_inserter(choices));
   }
   return {std::move(parts), spec.in_features, spec.layer, problem.output, std::move(choices)};
 }

@@ -139,7 +139,8 @@ class LinearAssembler {
   LinearAssembler(const Config& config, PluginRegistry& registry, abi::Device device, abi::DType activations)
       : config_(config), registry_(registry), device_(device), activations_(activations) {}
 
-  // Parts are stacked into one call when their formats are equal and the same rules decide for all of them.
+  // Parts are stacked into one call when their formats are equal and the same rules decide for all of them. The rows of
+  // a rule are divided where its plugin fuses more at fewer of them.
   // Throws Error(plugin) with every reason when a row count is served by nobody.
   LinearGroup plan(const LinearSpec& spec);
   const std::vector<std::shared_ptr<LinearInstance>>& instances() const { return instances_; }
@@ -149,7 +150,7 @@ class LinearAssembler {
   std::vector<Interval> intervals(const std::string& name, std::int64_t max_rows) const;
   LinearModule bind(std::vector<LinearSpec::Part> parts, const LinearSpec& spec,
                     const std::vector<Interval>& intervals);
-  LinearChoice choose(abi::LinearProblem problem, const LinearRule& rule, const std::string& name);
+  std::vector<LinearChoice> choose(abi::LinearProblem problem, const LinearRule& rule, const std::string& name);
   std::shared_ptr<LinearInstance> instance(const PluginChoice& choice, const Candidate& candidate);
 
   const Config& config_;
