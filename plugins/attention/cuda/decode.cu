@@ -177,14 +177,14 @@ __device__ __forceinline__ void decode(const FlashParams& params) {
   for (unsigned i = threadIdx.x; i < sizeof params / 4; i += Shape::kThreads) {
     asm volatile("" ::"r"(reinterpret_cast<const std::uint32_t*>(&params)[i]));
   }
-  cluster_arrive();
+  cluster_arrive_aligned();
   DecodeBlock<Shape> block(params, shared);
   __syncthreads();
   if (!block.run()) return;
-  cluster_wait();  // all have started: their shared memory may be written
+  cluster_wait_aligned();  // all have started: their shared memory may be written
   if (block.work().low < block.work().high) block.publish();
-  cluster_arrive();
-  cluster_wait();
+  cluster_arrive_aligned();
+  cluster_wait_aligned();
   SliceFold<Shape>(params, block).run();
 }
 

@@ -45,7 +45,7 @@ class DecodeBlock : private DecodeRing<Shape> {
   // False when no block of this cluster has any key. Keys of earlier steps are asked for while the predecessor, which
   // makes the queries and the step's own rows, still runs.
   __device__ bool run() {
-    let_successor_start();
+    let_successor_begin();
     if (!find_work()) {
       wait_for_predecessor();
       return false;
@@ -135,7 +135,7 @@ class DecodeBlock : private DecodeRing<Shape> {
       // For a block alone: over team 0, by the thread that read it.
       const int reader = inbox_shift_ == 0 ? 0 : column / inbox_columns();
       const float* to = inbox(rank(), row) + (column - reader * inbox_columns());
-      store_remote4(remote_address(shared_address(to), static_cast<std::uint32_t>(reader)), sum);
+      store_remote4(cluster_address(shared_address(to), static_cast<std::uint32_t>(reader)), sum);
     }
   }
 
@@ -235,7 +235,7 @@ class DecodeBlock : private DecodeRing<Shape> {
     if (lane_ < Shape::kTeams) stats_[lane_ * Shape::kRows + row].x = own;
     const std::uint32_t to = shared_address(inbox_stats_ + rank() * Shape::kRows + row);
     if (lane_ < p_.cluster)
-      store_remote2(remote_address(to, static_cast<std::uint32_t>(lane_)), make_float2(most, weights));
+      store_remote2(cluster_address(to, static_cast<std::uint32_t>(lane_)), make_float2(most, weights));
   }
 
   __device__ int ring_bytes() const {
@@ -247,15 +247,15 @@ class DecodeBlock : private DecodeRing<Shape> {
   }
   // Rows past the last query keep what memory held: a row of scores is its own, and these are masked and not written.
   __device__ void load_queries() const {
-    if (lane_ == 0) barrier_arrive_expecting(queries_ready_, work_.rows * Shape::kRowBytes);
+    if (lane_ == 0) barrier_expect(queries_ready_, work_.rows * Shape::kRowBytes);
     __syncwarp();
     if (lane_ >= work_.rows) return;
     const int in_step = row_token(p_, lane_);
     const std::int64_t token = work_.token_begin + in_step;
     const int head = work_.head * p_.group + lane_ - in_step * p_.group;
-    copy_row_async(queries_ + static_cast<std::uint32_t>(lane_ * Shape::kPitch),
-                   static_cast<const __nv_bfloat16*>(p_.queries) + token * p_.query_stride + head * Shape::kDim,
-                   Shape::kRowBytes, queries_ready_);
+    bulk_copy(queries_ + static_cast<std::uint32_t>(lane_ * Shape::kPitch),
+              static_cast<const __nv_bfloat16*>(p_.queries) + token * p_.query_stride + head * Shape::kDim,
+              Shape::kRowBytes, queries_ready_);
   }
 
   __device__ void step(int tile, int stage) {

@@ -179,7 +179,7 @@ class DecodeInputs {
         store_tile(row, tile, to.in_tile);
       } else {
         // The copy engine will read what this thread wrote.
-        global_writes_to_copies();
+        async_fence_global();
       }
     }
   }

@@ -49,7 +49,7 @@ class DecodeRing : protected DecodeMath<Shape> {
     if constexpr (Shape::kTeamWarps == 1) {
       __syncwarp();
     } else {
-      named_barrier(1 + team_, Shape::kTeamWarps * 32);
+      named_sync(1 + team_, Shape::kTeamWarps * 32);
     }
   }
   static constexpr std::int64_t kMadeHere = -2;  // in the place of an offset
@@ -85,13 +85,13 @@ class DecodeRing : protected DecodeMath<Shape> {
       const bool made =
           Shape::kPrepares && valid > 0 && made_ == work_.low + tile * Shape::kKeys + member_ * kWarpRows + valid - 1;
       const int copied = made ? valid - 1 : valid;
-      if (lane_ == 0) barrier_arrive_expecting(barrier, copied * 2 * Shape::kRowBytes);
+      if (lane_ == 0) barrier_expect(barrier, copied * 2 * Shape::kRowBytes);
       __syncwarp();
       if (lane_ < copied) {
         const std::uint32_t at = to + static_cast<std::uint32_t>(row * Shape::kPitch);
-        copy_row_async(at, static_cast<const __nv_bfloat16*>(p_.kv.keys) + place.offset, Shape::kRowBytes, barrier);
-        copy_row_async(at + Shape::kTileBytes, static_cast<const __nv_bfloat16*>(p_.kv.values) + place.offset,
-                       Shape::kRowBytes, barrier);
+        bulk_copy(at, static_cast<const __nv_bfloat16*>(p_.kv.keys) + place.offset, Shape::kRowBytes, barrier);
+        bulk_copy(at + Shape::kTileBytes, static_cast<const __nv_bfloat16*>(p_.kv.values) + place.offset,
+                  Shape::kRowBytes, barrier);
       }
       // A weight of zero times what memory held may be NaN.
       for (int i = valid * Shape::kChunks + lane_; i < kWarpRows * Shape::kChunks; i += 32) {

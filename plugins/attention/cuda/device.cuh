@@ -1,4 +1,4 @@
-// Single instructions of the device with names: copies, matrix fragments, programmatic launch.
+// Single instructions of the device with names: those of facet/sdk/cuda that the kernels use, and their own.
 #pragma once
 
 #include <cuda.h>
@@ -6,11 +6,19 @@
 
 #include <cstdint>
 
+#include "facet/sdk/cuda/barrier.cuh"
+#include "facet/sdk/cuda/cluster.cuh"
+#include "facet/sdk/cuda/copy.cuh"
+#include "facet/sdk/cuda/launch.cuh"
+
 namespace facet::attention::cuda {
 
-__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
+using ::facet::cuda::async_fence_global, ::facet::cuda::async_fence_shared, ::facet::cuda::shared_address;
+using ::facet::cuda::barrier_arrive, ::facet::cuda::barrier_expect, ::facet::cuda::barrier_init;
+using ::facet::cuda::barrier_init_fence, ::facet::cuda::named_sync;
+using ::facet::cuda::bulk_copy, ::facet::cuda::tensor_copy;
+using ::facet::cuda::cluster_address, ::facet::cuda::cluster_arrive_aligned, ::facet::cuda::cluster_wait_aligned;
+using ::facet::cuda::let_successor_begin, ::facet::cuda::wait_for_predecessor;
 
 // 16 bytes from global to shared memory; zeros without reading when `valid` is false.
 __device__ __forceinline__ void copy16_async(std::uint32_t to, const void* from, bool valid) {
@@ -79,22 +87,7 @@ __device__ __forceinline__ void store16(std::uint32_t to, uint4 value) {
                : "memory");
 }
 
-__device__ __forceinline__ void named_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// Blocks of a cluster: a barrier that also orders their shared memory, and writes of it.
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ __forceinline__ std::uint32_t remote_address(std::uint32_t own, std::uint32_t rank) {
-  std::uint32_t address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(own), "r"(rank));
-  return address;
-}
+// Writes of the shared memory of another block of the cluster, at its cluster_address.
 __device__ __forceinline__ void store_remote2(std::uint32_t to, float2 value) {
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(value.x), "f"(value.y) : "memory");
 }
@@ -104,56 +97,17 @@ __device__ __forceinline__ void store_remote4(std::uint32_t to, float4 value) {
                : "memory");
 }
 
-// Barriers in shared memory that count arrivals and copied bytes.
-__device__ __forceinline__ void barrier_init(std::uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void barrier_init_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive_expecting(std::uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
 // Arrives when all earlier copies (copy16_async) of this thread have landed.
 __device__ __forceinline__ void barrier_arrive_after_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
+// As the SDK's, with the loop in the instructions.
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra wait;\n}" ::"r"(
           barrier),
       "r"(parity)
       : "memory");
-}
-// A whole row at once by the copy engine; its bytes count at the barrier. Multiples of 16 bytes.
-__device__ __forceinline__ void copy_row_async(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-// A box of a tensor; its bytes count at the barrier.
-__device__ __forceinline__ void copy_box_async(std::uint32_t to, const CUtensorMap* map, int column, int row, int head,
-                                               int block, std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
-      "[%6];" ::"r"(to),
-      "l"(map), "r"(column), "r"(row), "r"(head), "r"(block), "r"(barrier)
-      : "memory");
-}
-// Orders this thread's writes of global memory before later copies by the copy engine; a barrier must follow.
-__device__ __forceinline__ void global_writes_to_copies() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-
-// Programmatic dependent launch: nothing of an earlier kernel may be read, and nothing written, before the wait.
-__device__ __forceinline__ void wait_for_predecessor() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-__device__ __forceinline__ void let_successor_start() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 }  // namespace facet::attention::cuda

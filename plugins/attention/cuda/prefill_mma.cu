@@ -10,7 +10,7 @@ template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1) prefill_mma_kernel(const __grid_constant__ FlashParams params) {
   extern __shared__ unsigned char shared[];
   wait_for_predecessor();
-  let_successor_start();
+  let_successor_begin();
   // Later tiles see more keys; they start first.
   const int row0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;
   Work work;

@@ -100,14 +100,14 @@ __device__ void produce(const FlashParams& p, const TensorMaps& maps, const Work
     const int begin = walk.position(tile);
     const int boxes = min(Shape::kKeys, walk.end(tile) - begin + box - 1) / box;
     const auto copy = [&](const CUtensorMap* map, std::uint32_t to, std::uint32_t barrier) {
-      barrier_arrive_expecting(barrier, boxes * box * Shape::kDim * 2);
+      barrier_expect(barrier, boxes * box * Shape::kDim * 2);
       for (int i = 0; i < boxes; ++i) {
         const std::uint32_t row = logical_row(p.kv, begin + i * box);
         const int block = p.kv.single_block != 0 ? work.only_block : table[row / p.kv.block_rows];
         const auto in_block = static_cast<int>(p.kv.single_block != 0 ? row : row % p.kv.block_rows);
         for (int panel = 0; panel < Shape::kPanels; ++panel) {
-          copy_box_async(to + static_cast<std::uint32_t>(panel * Shape::kPanelBytes + i * box * 128), map, panel * 64,
-                         in_block, work.head, block, barrier);
+          tensor_copy(to + static_cast<std::uint32_t>(panel * Shape::kPanelBytes + i * box * 128), *map, panel * 64,
+                      in_block, work.head, block, barrier);
         }
       }
     };

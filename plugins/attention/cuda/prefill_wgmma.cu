@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     prefill_wgmma_kernel(const __grid_constant__ FlashParams params, const __grid_constant__ TensorMaps maps) {
   extern __shared__ unsigned char shared[];
   wait_for_predecessor();
-  let_successor_start();
+  let_successor_begin();
   // Later tiles see more keys; they start first.
   const int row0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;
   Work work;
@@ -22,10 +22,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const TileWalk walk(params.kv, work, params.box_rows, Shape::kKeys);
   // 24 + 2 x 240 registers a thread of the three warpgroups are the whole register file.
   if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    fewer_registers<24>();
     if (threadIdx.x == 0) produce<Shape>(params, maps, work, memory, walk);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    more_registers<240>();
     WgmmaConsumer<Shape> consumer(params, work, memory, walk, static_cast<int>(threadIdx.x) / 128 - 1);
     consumer.run();
     consumer.write_output();

@@ -104,15 +104,15 @@ class WgmmaConsumer {
     }
     commit_copies();
     wait_copies<0>();
-    fence_for_wgmma();
-    named_barrier(1 + group_, 128);
+    async_fence_shared();
+    named_sync(1 + group_, 128);
   }
 
   // S = Q K^T under way.
   __device__ void start_scores(int stage, std::uint32_t parity) {
     barrier_wait(memory_.full_keys(stage), parity);
-    const std::uint64_t a = matrix_descriptor(queries(), 16);
-    const std::uint64_t b = matrix_descriptor(memory_.keys_of(stage) + own_panels(), 16);
+    const std::uint64_t a = wgmma_matrix(queries());
+    const std::uint64_t b = wgmma_matrix(memory_.keys_of(stage) + own_panels());
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Shape::kColumns / 16; ++k) {
@@ -125,7 +125,7 @@ class WgmmaConsumer {
   __device__ void start_values(int tile, int stage, std::uint32_t parity) {
     barrier_wait(memory_.full_values(stage), parity);
     clear_values(tile, stage);
-    const std::uint64_t b = matrix_descriptor(memory_.values_of(stage) + own_panels(), Shape::kPanelBytes);
+    const std::uint64_t b = wgmma_matrix(memory_.values_of(stage) + own_panels(), Shape::kPanelBytes);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Shape::kKeys / 16; ++k) {
@@ -146,8 +146,8 @@ class WgmmaConsumer {
       if (row >= low && row < high) continue;
       store16(chunk_address<Shape::kKeys>(memory_.values_of(stage), row, i % kChunks), make_uint4(0, 0, 0, 0));
     }
-    fence_for_wgmma();
-    named_barrier(1 + group_, 128);
+    async_fence_shared();
+    named_sync(1 + group_, 128);
   }
 
   // Q K^T of the next tile runs while this one's values are multiplied, and the softmax of the next one beside them.
@@ -188,7 +188,7 @@ class WgmmaConsumer {
       store16(own + at(i), make_uint4(__float_as_uint(score_[i * 4]), __float_as_uint(score_[i * 4 + 1]),
                                       __float_as_uint(score_[i * 4 + 2]), __float_as_uint(score_[i * 4 + 3])));
     }
-    named_barrier(3, 256);
+    named_sync(3, 256);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float4 value;
@@ -202,7 +202,7 @@ class WgmmaConsumer {
       score_[i * 4 + 3] += value.w;
     }
     static_cast<void>(more);
-    named_barrier(4, 256);  // the halves may be overwritten
+    named_sync(4, 256);  // the halves may be overwritten
   }
 
   __device__ void mask(int first, int end) {

@@ -4,31 +4,12 @@
 
 #include <cstdint>
 
+#include "facet/sdk/cuda/wgmma.cuh"
+
 namespace facet::attention::cuda {
 
-// Before the first wgmma, and whenever its registers were written by other instructions.
-__device__ __forceinline__ void wgmma_fence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-// Generic writes of shared memory, or copies that were waited for, become visible to wgmma.
-__device__ __forceinline__ void fence_for_wgmma() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// A matrix in panels of 128 bytes a row with the 128-byte swizzle; 8 rows are 1024 bytes.
-// Rows along M or N (depth runs within the row): leading is not used. Rows along the depth: leading is the distance of
-// two panels.
-__device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address, std::uint32_t leading_bytes) {
-  return (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32) |
-         (static_cast<std::uint64_t>(leading_bytes >> 4) << 16) | static_cast<std::uint64_t>((address & 0x3ffffu) >> 4);
-}
+using ::facet::cuda::fewer_registers, ::facet::cuda::more_registers, ::facet::cuda::wgmma_matrix;
+using ::facet::cuda::wgmma_commit, ::facet::cuda::wgmma_fence, ::facet::cuda::wgmma_wait;
 
 // d = a b^T (+ d when `add`), both operands in shared memory with the depth within rows: Q K^T.
 template <int kColumns>

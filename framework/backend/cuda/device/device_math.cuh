@@ -5,15 +5,9 @@
 
 #include <cstdint>
 
-namespace facet::cuda {
+#include "facet/sdk/cuda/launch.cuh"
 
-// Waits for the kernels before this one; without programmatic launch it does nothing.
-__device__ inline void wait_for_predecessor() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-__device__ inline void let_successor_begin() {
-  asm volatile("griddepcontrol.launch_dependents;");
-}
+namespace facet::cuda {
 
 __device__ inline float warp_sum(float value) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);

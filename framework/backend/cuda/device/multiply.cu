@@ -1,6 +1,7 @@
 // The rate of products: tensor cores that multiply the same two tiles of shared memory over and over.
 #include <cuda_bf16.h>
 
+#include "facet/sdk/cuda/wgmma.cuh"
 #include "measure.h"
 
 namespace facet::cuda {
@@ -32,32 +33,26 @@ __device__ __forceinline__ void multiply(float (&d)[64], std::uint64_t a, std::u
       : "l"(a), "l"(b));
 }
 
-__device__ __forceinline__ std::uint64_t rows_at(const void* shared) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
-  return (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{1} << 16) |
-         static_cast<std::uint64_t>((address & 0x3ffffu) >> 4);
-}
-
 __global__ void __launch_bounds__(kThreads, 1) multiply_kernel(std::int64_t rounds, float* sink) {
   __shared__ __align__(1024) unsigned char tiles[kGroups * kLeftBytes + kRightBytes];
   // Mantissas and signs as if at random: what tensor cores draw, and so their clock, depends on the operands.
   auto* words = reinterpret_cast<std::uint32_t*>(tiles);
   for (std::uint32_t i = threadIdx.x; i < sizeof tiles / 4; i += kThreads)
     words[i] = (((i + 1) * 2654435761u) & 0x80ff80ffu) | 0x3f003f00u;
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  async_fence_shared();
   __syncthreads();
-  const std::uint64_t left = rows_at(tiles + threadIdx.x / 128 * kLeftBytes);
-  const std::uint64_t right = rows_at(tiles + kGroups * kLeftBytes);
+  const std::uint64_t left = wgmma_matrix(shared_address(tiles + threadIdx.x / 128 * kLeftBytes));
+  const std::uint64_t right = wgmma_matrix(shared_address(tiles + kGroups * kLeftBytes));
   float sums[64] = {};
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  wgmma_fence();
 #pragma unroll 1
   for (std::int64_t round = 0; round < rounds; ++round) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) multiply(sums, left + 2 * step, right + 2 * step);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+    wgmma_commit();
+    wgmma_wait<1>();
   }
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  wgmma_wait<0>();
   float sum = 0;
 #pragma unroll
   for (float value : sums) sum += value;

@@ -149,7 +149,7 @@ __device__ __forceinline__ void store_rows(const unsigned char* staged, int lane
 template <int BITS, int SEGMENTS>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks<BITS>) dequantize(const __grid_constant__ DequantArgs a) {
   __shared__ __align__(16) unsigned char staged[kWarps][16 * kRowBytes];
-  launch_dependents();
+  let_successor_begin();
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int tile = warp & 1;
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks<BITS>) dequantize(const _
     packed = load_tile<BITS, SEGMENTS>(a.packed + kHeaderBytes + before * a.shape.chunk_bytes, a.shape.asymmetric != 0,
                                        tile, lane);
   }
-  wait_for_inputs();  // the rows that this writes may still be read by the product before it
+  wait_for_predecessor();  // the rows that this writes may still be read by the product before it
   if (!known) return;
   // Matrices of a store: rows 0 and 8, then the same 8 inputs further.
   const std::uint32_t target = shared_address(staged[warp]) + (lane & 15) * kRowBytes + (lane >> 4) * 16;

@@ -34,11 +34,4 @@ struct IntegerWgmma16<true, ADD> {
   }
 };
 
-// Keeps the compiler from reading sums before the wait.
-template <int COUNT>
-__device__ __forceinline__ void integer_sums_ready(int (&d)[COUNT]) {
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(d[i])::"memory");
-}
-
 }  // namespace facet::linear

@@ -5,44 +5,14 @@
 
 #include <cstdint>
 
+#include "facet/sdk/cuda/wgmma.cuh"
+
 namespace facet::linear {
 
-// Before a product, when other instructions wrote its registers.
-__device__ __forceinline__ void wgmma_fence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// Registers of a thread, a multiple of 8; all threads of a warpgroup.
-template <int COUNT>
-__device__ __forceinline__ void more_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-template <int COUNT>
-__device__ __forceinline__ void fewer_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-// Waits until at most PENDING of the committed groups are under way.
-template <int PENDING>
-__device__ __forceinline__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-// Keeps the compiler from reading sums before the wait above.
-template <int COUNT>
-__device__ __forceinline__ void wgmma_sums_ready(float (&d)[COUNT]) {
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
+using facet::cuda::fewer_registers, facet::cuda::more_registers, facet::cuda::wgmma_matrix;
+using facet::cuda::wgmma_commit, facet::cuda::wgmma_fence, facet::cuda::wgmma_sums_ready, facet::cuda::wgmma_wait;
 
-// The columns as rows of 64 inputs, 128 bytes each in the 128-byte swizzle: 8 columns are 1024 bytes, and `address` is
-// a multiple of that plus 32 for each 16 inputs.
-__device__ __forceinline__ std::uint64_t wgmma_columns(std::uint32_t address) {
-  return (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{1} << 16) |
-         static_cast<std::uint64_t>((address & 0x3ffffu) >> 4);
-}
-
-// d = a b, or d += a b when ADD.
+// d = a b, or d += a b when ADD; b is the wgmma_matrix of the columns as rows of 64 inputs.
 template <int COLUMNS, bool ADD>
 struct Wgmma;
 

@@ -248,7 +248,7 @@ __device__ __forceinline__ void prepare_inputs(const StreamArgs& a, const GemvMe
   constexpr int kRoundChunks = kGemvWarps * kGemvRoundChunks;
   const int chunks = a.shape.chunks;
   const int items = (chunks + kRoundChunks - 1) / kRoundChunks * ROWS;
-  wait_for_inputs();
+  wait_for_predecessor();
   fetch_inputs<ROWS>(a, m, warp, lane);
   copies_done();
   __syncwarp();
@@ -271,7 +271,7 @@ __device__ __forceinline__ void prepare_normalized(const StreamArgs& a, const Ge
   const float per = 1.0f / static_cast<float>(static_cast<int>(a.shape.in_features));
   NormWeights norms;
   load_norms(a, at, norms);
-  wait_for_inputs();
+  wait_for_predecessor();
 #pragma unroll 1
   for (int row = 0; row < ROWS; ++row) {
     ResidualRow residual;

@@ -144,9 +144,9 @@ __global__ void __launch_bounds__(kGemvThreads, 2) gemv_kernel(const __grid_cons
   const GemvMemory m = gemv_memory<ROWS>(base, a);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  launch_dependents();
+  let_successor_begin();
   if (blockIdx.x >= a.blocks) {  // keeps its place on a multiprocessor, so that the others get one each
-    wait_for_inputs();
+    wait_for_predecessor();
     return;
   }
   if (threadIdx.x == 0) {

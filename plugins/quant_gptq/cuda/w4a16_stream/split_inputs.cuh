@@ -49,7 +49,7 @@ __device__ __forceinline__ void split_inputs(const StreamArgs& a, const SplitMem
                                              int warp, int lane) {
   using At = SplitRound<ROWS>;
   const int rounds = (share.chunks + At::kChunks - 1) / At::kChunks;
-  wait_for_inputs();
+  wait_for_predecessor();
 #pragma unroll 1
   for (int round = warp; round < rounds; round += kSplitWarps)
     split_fetch<ROWS>(a, m.gemv, share, At{round * At::kChunks, lane});

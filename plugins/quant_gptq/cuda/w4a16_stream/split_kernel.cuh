@@ -21,9 +21,9 @@ __global__ void __launch_bounds__(kSplitBound, 2) split_kernel(const __grid_cons
   const SplitMemory<ROWS> m(base, a);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  launch_dependents();
+  let_successor_begin();
   if (static_cast<int>(blockIdx.x) >= a.clusters * a.splits) {  // keeps its place on a multiprocessor
-    wait_for_inputs();
+    wait_for_predecessor();
     return;
   }
   if (threadIdx.x == 0) split_init(a, m);
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kSplitBound, 2) split_kernel(const __grid_cons
     __syncwarp();
     if (a.splits > 1) cluster_wait();
   } else if (warp == kSplitFinishWarp) {
-    wait_for_inputs();                 // before the first write
+    wait_for_predecessor();            // before the first write
     if (a.splits > 1) cluster_wait();  // the others' barriers are made
     SumFinisher<ROWS>(a, m.sum, kGemvWarps, lane).run();
   } else {

@@ -49,8 +49,8 @@ __device__ __forceinline__ void wide_copy_inputs(const WideArgs& a, const CUtens
   const WideWalk walk(a);
   const int slots = 1 << (kWideDigitShift - walk.stage_shift);
   const int bytes = kWideChunkDigitBytes << walk.stage_shift;
-  wait_for_inputs();
-  asm volatile("fence.proxy.async;" ::: "memory");  // ordinary stores of the launch before, read by the copy engine
+  wait_for_predecessor();
+  async_fence();  // ordinary stores of the launch before, read by the copy engine
   WideSlot slot;
   slot.parity = 1;
 #pragma unroll 1

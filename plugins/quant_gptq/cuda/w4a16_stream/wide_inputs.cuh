@@ -78,7 +78,7 @@ class WideCutter {
     *reinterpret_cast<uint4*>(place(digits, 0, row, piece_)) = make_uint4(high[0], high[1], high[2], high[3]);
     *reinterpret_cast<uint4*>(place(digits, 1, row, piece_)) = make_uint4(low[0], low[1], low[2], low[3]);
     write_pair(chunk, row, exponent, low, high);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    async_fence_shared();
     __syncwarp();
     if (lane_ == 0) barrier_arrive(m_.cut + 8 * slot);
   }

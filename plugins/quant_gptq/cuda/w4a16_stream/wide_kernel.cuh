@@ -30,9 +30,9 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   const WideMemory m(base, a);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  launch_dependents();
+  let_successor_begin();
   if (static_cast<int>(blockIdx.x) >= a.clusters << a.split_shift) {  // keeps its place on a multiprocessor
-    wait_for_inputs();
+    wait_for_predecessor();
     return;
   }
   if (threadIdx.x == 0) wide_init(a, m);
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   if (a.split_shift > 0) cluster_arrive();
   if (warp < kWideConsumers / 32) {
     more_registers<kWideMultiplyRegisters>();
-    wait_for_inputs();                      // before the first write
+    wait_for_predecessor();                 // before the first write
     if (a.split_shift > 0) cluster_wait();  // the others' barriers are made
     WideMultiplier<BITS, SEGMENTS, ASYMMETRIC>(a, m).run(
         [&](int tile, int n) { wide_finish(a, m, tile, n, warp, lane); });
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   }
   fewer_registers<kWideOtherRegisters>();
   if (warp < kWideConsumers / 32 + kWideCutWarps) {
-    wait_for_inputs();
+    wait_for_predecessor();
     WideCutter<SEGMENTS, ASYMMETRIC, BITS == 4>(a, m, lane).run(warp - kWideConsumers / 32);
   } else if (warp == kWideThreads / 32 - 1) {
     wide_copy_weights(a, m, lane);

@@ -91,7 +91,7 @@ class WideMultiplier {
 
   __device__ __forceinline__ void start_segment(const uint4 (&words)[BITS / 2], int segment, int digit_chunk,
                                                 int (&sums)[kSums]) const {
-    const std::uint64_t columns = wgmma_columns(digits_ + digit_chunk * kWideChunkDigitBytes);
+    const std::uint64_t columns = wgmma_matrix(digits_ + digit_chunk * kWideChunkDigitBytes);
     std::uint32_t operand[kSteps][4];
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) operand_of(words, segment * kSteps + i, operand[i]);
@@ -124,7 +124,7 @@ class WideMultiplier {
     float2 sum = make_float2(0, 0);
     if constexpr (ASYMMETRIC) sum = *reinterpret_cast<const float2*>(pairs + SEGMENTS * kWideRows);
     wgmma_wait<PENDING>();
-    integer_sums_ready(sums);
+    wgmma_sums_ready(sums);
 #pragma unroll
     for (int e = 0; e < kTotals; ++e) {
       const auto both = static_cast<float>(256 * sums[e] + sums[kTotals + e]);

@@ -24,7 +24,7 @@ __device__ __forceinline__ void copy_unaligned(const WgmmaArgs& a, unsigned char
     *reinterpret_cast<unsigned short*>(target + input / 64 * T::kPanelBytes + column * 128 + piece * 16 +
                                        input % 8 * 2) = value;
   }
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  async_fence_shared();
 }
 
 // One of the copying warps. A copy takes its thread tens of clocks to start, so the four share those of a stage.
@@ -45,8 +45,8 @@ class Copier {
     Place place{walk_.first, 0};
     int ahead = 0;
     for (; ahead < a_.stages && place.tile < a_.tiles; ++ahead, advance(place)) copy_weights(place, ahead);
-    wait_for_inputs();
-    asm volatile("fence.proxy.async;" ::: "memory");  // ordinary stores of the launch before, read by the copy engine
+    wait_for_predecessor();
+    async_fence();  // ordinary stores of the launch before, read by the copy engine
     Place early{walk_.first, 0};
     for (int stage = 0; stage < ahead; ++stage, advance(early)) copy_inputs(early, stage);
     int stage = 0;

@@ -59,10 +59,10 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     barrier_init_fence();
   }
   __syncthreads();
-  launch_dependents();
+  let_successor_begin();
   if (threadIdx.x < T::kConsumers) {
     more_registers<T::kMultiplyRegisters>();
-    wait_for_inputs();  // also before the first write
+    wait_for_predecessor();  // also before the first write
     Multiplier<T, BITS, SEGMENTS>(a, m).run();
     if (a.splits == 1) return;
     cg::this_cluster().sync();

@@ -186,7 +186,7 @@ class Multiplier {
 
   __device__ __forceinline__ void multiply_steps(const std::uint32_t (&operand)[kTogether][kGroupSteps][4], int step0,
                                                  bool starts) {
-    const std::uint64_t columns = wgmma_columns(x_);
+    const std::uint64_t columns = wgmma_matrix(x_);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kGroupSteps; ++i) {
