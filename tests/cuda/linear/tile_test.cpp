@@ -4,21 +4,11 @@
 #include <algorithm>
 #include <iterator>
 
-#include "quant_gptq/cuda/rows32/pack.h"
+#include "packed_shape.h"
 #include "quant_gptq/cuda/w4a16_wgmma/layout.h"
 
 namespace facet::test {
 namespace {
-
-linear::Rows32 packed_shape(std::int64_t out, std::int64_t in, std::int64_t group, bool int8) {
-  abi::LinearProblem problem{};
-  problem.weight = int8 ? abi::WeightFormat::int8 : abi::WeightFormat::int4;
-  problem.out_features = out;
-  problem.in_features = in;
-  problem.group_size = group;
-  problem.symmetric = 1;
-  return linear::rows32_shape(problem);
-}
 
 // An H200, whose groups of multiprocessors hold 12 to 18, and a device of one small group.
 constexpr linear::TileDevice kLarge{132, {0, 132, 66, 42, 31, 23, 19, 16, 15}};

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "quant_gptq/cuda/rows32/pack.h"
+#include "packed_shape.h"
 #include "quant_gptq/cuda/w4a16_stream/wide.h"
 
 namespace facet::test {
@@ -16,14 +16,8 @@ constexpr linear::WideDevice kSmall{7, {0, 7, 3, 2, 1}};
 constexpr linear::WideDevice kOne{1, {0, 1, 0, 0, 0}};
 
 linear::WideArgs wide_args(std::int64_t out, std::int64_t in, std::int64_t group, bool int8) {
-  abi::LinearProblem problem{};
-  problem.weight = int8 ? abi::WeightFormat::int8 : abi::WeightFormat::int4;
-  problem.out_features = out;
-  problem.in_features = in;
-  problem.group_size = group;
-  problem.symmetric = int8 ? 1 : 0;
   linear::WideArgs args{};
-  args.shape = linear::rows32_shape(problem);
+  args.shape = packed_shape(out, in, group, int8, int8);
   return args;
 }
 

@@ -1,6 +1,7 @@
 // Choice and launch of a kernel of gemv_kernel.cuh.
 #include <algorithm>
 
+#include "quant_gptq/cuda/device/kernel_memory.h"
 #include "quant_gptq/cuda/w4a16_stream/gemv_kernel.cuh"
 
 namespace facet::linear {
@@ -30,19 +31,11 @@ int gemv_max_slots(const Rows32& shape) {
 }
 
 cudaError_t gemv_prepare(const Rows32& shape, bool norm) {
-  int device = 0;
-  int limit = 0;
-  cudaError_t result = cudaGetDevice(&device);
-  if (result != cudaSuccess) return result;
-  result = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   for (const int rows : {1, 2}) {
+    const cudaError_t result = allow_all_shared(reinterpret_cast<const void*>(kernel_of(shape, rows, norm)));
     if (result != cudaSuccess) return result;
-    const void* kernel = reinterpret_cast<const void*>(kernel_of(shape, rows, norm));
-    result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
-    if (result != cudaSuccess) return result;
-    result = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
   }
-  return result;
+  return cudaSuccess;
 }
 
 cudaError_t gemv_launch(const StreamArgs& args, int grid, int shared_bytes, bool dependent, cudaStream_t stream) {

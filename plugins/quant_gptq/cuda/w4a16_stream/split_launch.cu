@@ -1,5 +1,6 @@
 // Choice and launch of a kernel of split_kernel.cuh.
 #include "quant_gptq/cuda/device/cluster.h"
+#include "quant_gptq/cuda/device/kernel_memory.h"
 #include "quant_gptq/cuda/w4a16_stream/split_kernel.cuh"
 
 namespace facet::linear {
@@ -28,19 +29,11 @@ int split_max_slots() {
 }
 
 cudaError_t split_prepare(const Rows32& shape) {
-  int device = 0;
-  int limit = 0;
-  cudaError_t result = cudaGetDevice(&device);
-  if (result != cudaSuccess) return result;
-  result = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   for (const int rows : {2, 4}) {
+    const cudaError_t result = allow_all_shared(reinterpret_cast<const void*>(kernel_of(shape, rows)));
     if (result != cudaSuccess) return result;
-    const void* kernel = reinterpret_cast<const void*>(kernel_of(shape, rows));
-    result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
-    if (result != cudaSuccess) return result;
-    result = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
   }
-  return result;
+  return cudaSuccess;
 }
 
 int split_clusters(const Rows32& shape, int splits, int shared_per_block) {

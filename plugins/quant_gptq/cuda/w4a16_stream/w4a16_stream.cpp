@@ -5,6 +5,7 @@
 
 #include "common/checks.h"
 #include "quant_gptq/cuda/device/check.h"
+#include "quant_gptq/cuda/device/product_args.h"
 #include "quant_gptq/cuda/device/tensor_map.h"
 #include "quant_gptq/cuda/rows32/pack.h"
 #include "quant_gptq/cuda/w4a16_stream/split.h"
@@ -120,7 +121,6 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       return;
     }
     StreamArgs stream = arguments(plan, args);
-    stream.rows = static_cast<int>(args.rows);
     if (args.residual == nullptr && args.rows > 1) {
       launch_split(plan, stream, stream_of(args));
     } else {
@@ -136,15 +136,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   }
 
   static StreamArgs arguments(const StreamPlan& plan, const abi::LinearArgs& args) {
-    StreamArgs made{};
-    made.shape = plan.shape;
-    made.packed = static_cast<const unsigned char*>(args.packed);
-    made.x = args.input;
-    made.x_stride = args.input_stride;
-    made.y = args.output;
-    made.y_stride = args.output_stride;
-    made.output_f32 = plan.problem.output == abi::DType::f32 ? 1 : 0;
-    made.fuse_gate = (plan.problem.fusions & abi::kFuseGeluGate) != 0 ? 1 : 0;
+    StreamArgs made = product_args<StreamArgs>(plan.problem, plan.shape, args);
     if ((plan.problem.fusions & abi::kFuseResidualNorm) != 0) {
       const abi::LinearResidual& residual = *args.residual;
       made.residual = {residual.epsilon,   residual.scale,     residual.hidden,    residual.update,
@@ -196,16 +188,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   }
 
   void launch_wide(const StreamPlan& plan, const abi::LinearArgs& args) {
-    WideArgs made{};
-    made.shape = plan.shape;
-    made.packed = static_cast<const unsigned char*>(args.packed);
-    made.x = args.input;
-    made.x_stride = args.input_stride;
-    made.y = args.output;
-    made.y_stride = args.output_stride;
-    made.rows = static_cast<int>(args.rows);
-    made.output_f32 = plan.problem.output == abi::DType::f32 ? 1 : 0;
-    made.fuse_gate = (plan.problem.fusions & abi::kFuseGeluGate) != 0 ? 1 : 0;
+    WideArgs made = product_args<WideArgs>(plan.problem, plan.shape, args);
     const int grid = wide_cut(made, plan.wide);
     const Size size = next_size(plan.device, grid);
     int shared = wide_ring(made, size.share - kBlockReserve);

@@ -1,6 +1,7 @@
 // The warps of wide.cuh that cut activations into digits.
 #pragma once
 
+#include "quant_gptq/cuda/w4a16_stream/gemv.cuh"
 #include "quant_gptq/cuda/w4a16_stream/wide.cuh"
 
 namespace facet::linear {
@@ -23,9 +24,8 @@ class WideCutter {
  private:
   static constexpr int kChunkShift = 1;  // 2^kChunkShift passes are a chunk
   static_assert(kWideRows == 4 << kChunkShift);
-  static constexpr int kLanes = 8 / SEGMENTS;   // of a row's segment
-  static constexpr unsigned kBits = 14;         // of the larger values, and a sign
-  static constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23
+  static constexpr int kLanes = 8 / SEGMENTS;  // of a row's segment
+  static constexpr unsigned kBits = 14;        // of the larger values, and a sign
   static constexpr std::uint32_t kMagnitudes = 0x7fff7fffu;
 
   // 16 bytes of a row of the chunk's digits.

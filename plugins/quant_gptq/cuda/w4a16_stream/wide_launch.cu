@@ -1,20 +1,12 @@
 // Choice and launch of a kernel of wide_kernel.cuh.
 #include "quant_gptq/cuda/device/cluster.h"
+#include "quant_gptq/cuda/device/kernel_memory.h"
 #include "quant_gptq/cuda/w4a16_stream/wide_kernel.cuh"
 
 namespace facet::linear {
 
 cudaError_t wide_prepare(const Rows32& shape) {
-  int device = 0;
-  int limit = 0;
-  cudaError_t result = cudaGetDevice(&device);
-  if (result != cudaSuccess) return result;
-  result = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (result != cudaSuccess) return result;
-  const void* kernel = reinterpret_cast<const void*>(wide_kernel_of(shape));
-  result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit);
-  if (result != cudaSuccess) return result;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+  return allow_all_shared(reinterpret_cast<const void*>(wide_kernel_of(shape)));
 }
 
 int wide_clusters(const Rows32& shape, int splits, int shared_per_block) {

@@ -3,6 +3,7 @@
 #include "common/checks.h"
 #include "facet/sdk/numeric.h"
 #include "quant_gptq/cuda/device/check.h"
+#include "quant_gptq/cuda/device/product_args.h"
 #include "quant_gptq/cuda/device/tensor_map.h"
 #include "quant_gptq/cuda/rows32/pack.h"
 #include "quant_gptq/cuda/w4a16_wgmma/tile.h"
@@ -67,18 +68,8 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
 
   void launch(const WgmmaPlan& plan, const abi::LinearArgs& args) override {
     check_cuda_run(plan.problem, args, 0);
-    const auto rows = static_cast<int>(args.rows);
-    const TileChoice choice = choose_tile(plan.shape, rows, plan.device);
-    WgmmaArgs made{};
-    made.shape = plan.shape;
-    made.packed = static_cast<const unsigned char*>(args.packed);
-    made.x = args.input;
-    made.x_stride = args.input_stride;
-    made.y = args.output;
-    made.y_stride = args.output_stride;
-    made.rows = rows;
-    made.output_f32 = plan.problem.output == abi::DType::f32 ? 1 : 0;
-    made.fuse_gate = (plan.problem.fusions & abi::kFuseGeluGate) != 0 ? 1 : 0;
+    WgmmaArgs made = product_args<WgmmaArgs>(plan.problem, plan.shape, args);
+    const TileChoice choice = choose_tile(plan.shape, made.rows, plan.device);
     made.tensor = tensor_map_fits(args.input, args.input_stride) ? 1 : 0;
     made.stages = choice.stages;
     made.stage_chunks = choice.stage_chunks;
