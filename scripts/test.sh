@@ -9,8 +9,10 @@ quick_gates=(format build test)
 logs="$facet_root/build/gates"
 # Tests that run under the address sanitizer by default; together they build and run in a few minutes. The gate asan-all
 # runs everything but the long ones and those that have gates of their own.
-asan_labels="base|backend|config|checkpoint|tokenizer|kvcache|scheduler|sampling|engine|linear|attention"
+asan_labels="base|backend|config|checkpoint|tokenizer|kvcache|scheduler|sampling|engine|linear|attention|workers"
 asan_all_without="slow|golden|packaging|gpu"
+# Tests that run under the thread sanitizer.
+tsan_labels="engine|workers"
 
 usage() {
   cat << 'TEXT'
@@ -23,7 +25,7 @@ usage: test.sh [--quick] [--gate NAME]... [--no-setup] [--verbose]
                clang      build of programs, plugins and libraries with clang, warnings are errors
                tidy       clang-tidy over our own sources with that build's compile commands
                asan       address and undefined-behaviour sanitizers over core, caches, schedulers, engine and CPU kernels
-               tsan       build with the thread sanitizer; tests labelled engine
+               tsan       engine and worker threads under the thread sanitizer
                packaging  install, move, build a plugin outside of the tree, run it
                asan-all   on request: the same over loader, commands, quantizer and models too
                golden     on request: quality of the quantizer on the 22 M model
@@ -89,11 +91,11 @@ gate_golden() {
 gate_tsan() {
   configure tsan || return
   local targets
-  # Only what runs: the tests labelled engine, the program and the plugins they load.
-  mapfile -t targets < <(tests_labelled tsan engine)
-  [[ ${#targets[@]} -gt 0 ]] || { echo "no test is labelled engine"; return 1; }
+  # Only what runs: the tests, the program and the plugins they load.
+  mapfile -t targets < <(tests_labelled tsan "$tsan_labels")
+  [[ ${#targets[@]} -gt 0 ]] || { echo "no test has one of the labels $tsan_labels"; return 1; }
   cmake --build "$facet_root/build/tsan" -j "$jobs" --target facet facet_plugins "${targets[@]}" &&
-    ctest --test-dir "$facet_root/build/tsan" --output-on-failure --no-tests=error --label-regex '^engine$'
+    ctest --test-dir "$facet_root/build/tsan" --output-on-failure --no-tests=error --label-regex "^($tsan_labels)\$"
 }
 
 gate_packaging() {

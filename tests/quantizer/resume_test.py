@@ -50,8 +50,11 @@ class Job:
 
 
 def finished_layers(job, out):
-    work = job.path(out) + ".work"
-    return len([n for n in os.listdir(work) if n.startswith("layer-") and n.endswith(".safetensors")]) if os.path.isdir(work) else 0
+    try:
+        names = os.listdir(job.path(out) + ".work")
+    except FileNotFoundError:  # not there yet, or gone with the end of the run
+        return 0
+    return len([n for n in names if n.startswith("layer-") and n.endswith(".safetensors")])
 
 
 def compare(job, out):
@@ -126,7 +129,10 @@ def main():
                 shutil.rmtree(job.path(out))
                 continue
             if os.path.exists(job.path(out)) and not os.path.exists(job.path(out) + ".work"):
-                raise AssertionError("the output was there before the run had ended")
+                # Killed while it exited, with all done. An output that is there is a whole one.
+                compare(job, out)
+                shutil.rmtree(job.path(out))
+                continue
             killed += 1
             layers = finished_layers(job, out)
             # Every other time the resumed run is killed, too.

@@ -63,8 +63,8 @@ WorkerArena::~WorkerArena() {
   ThreadLimit::process().remove(workers_);
 }
 
-void WorkerArena::start(void (*function)(void*), void* data) {
-  arena_->arena.enqueue([function, data] { function(data); });
+void WorkerArena::start(void (*function)(std::uint64_t), std::uint64_t argument) {
+  arena_->arena.enqueue([function, argument] { function(argument); });
 }
 
 }  // namespace facet

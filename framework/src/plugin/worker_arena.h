@@ -17,8 +17,9 @@ class WorkerArena {
   WorkerArena(const WorkerArena&) = delete;
   WorkerArena& operator=(const WorkerArena&) = delete;
 
-  // Runs function(data) once on a thread of TBB, at once or later.
-  void start(void (*function)(void*), void* data);
+  // Runs function(argument) once on a thread of TBB, at once or later, or never when the process ends first: so the
+  // argument is a number, as memory that only a waiting task knows of would be lost.
+  void start(void (*function)(std::uint64_t), std::uint64_t argument);
 
  private:
   struct Arena;

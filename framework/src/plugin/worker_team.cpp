@@ -4,8 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "facet/base/limits.h"
@@ -69,7 +71,6 @@ LoopPieces split_loop(std::int64_t count, std::int64_t grain, std::uint32_t work
   return {size, static_cast<std::uint32_t>((count - 1) / size + 1)};
 }
 
-// Shared with the resident tasks, which may outlive the WorkerTeam when TBB starts them late.
 struct WorkerTeam::Team {
   explicit Team(std::uint32_t workers)
       : mailboxes(workers),
@@ -122,32 +123,7 @@ struct WorkerTeam::Team {
     }
   }
 
-  // One resident task; owns a share of the team and its piece.
-  struct Resident {
-    std::shared_ptr<Team> team;
-    std::uint32_t piece;
-
-    static void run(void* data) {
-      handed_over.load(std::memory_order_acquire);
-      const std::unique_ptr<Resident> self(static_cast<Resident*>(data));
-      Team& team = *self->team;
-      team.entered.fetch_add(1);
-      if (!team.stopped.load()) team.reside(self->piece);
-      team.left.fetch_add(1);
-      team.left.notify_all();
-    }
-    // Orders what start() wrote before what run() reads in the eyes of ThreadSanitizer, which does not see into TBB.
-    static inline std::atomic<std::uint32_t> handed_over{0};
-  };
-
-  static void start(const std::shared_ptr<Team>& self, WorkerArena& arena) {
-    self->started = true;
-    for (std::uint32_t piece = 1; piece < self->mailboxes.size(); ++piece) {
-      auto resident = std::make_unique<Resident>(Resident{self, piece});
-      Resident::handed_over.fetch_add(1, std::memory_order_release);
-      arena.start(Resident::run, resident.release());
-    }
-  }
+  static void start(const std::shared_ptr<Team>& self, WorkerArena& arena);
 
   std::vector<Mailbox> mailboxes;  // [0] is unused: the caller is worker 0
   Job job;                         // read only by whoever holds an open turn
@@ -157,11 +133,66 @@ struct WorkerTeam::Team {
   std::mutex error_mutex;
   std::exception_ptr first_error;
   std::atomic<bool> failed{false};
-  std::atomic<bool> stopped{false};
-  std::atomic<std::uint32_t> entered{0};
+  std::uint32_t entered = 0;  // guarded by the mutex of Residents
   std::atomic<std::uint32_t> left{0};
   std::chrono::microseconds spin;
 };
+
+// The resident tasks that TBB has not begun, of all teams. A task knows its number alone and looks for its team here,
+// so one that TBB begins late, or never, keeps nothing alive. Never destroyed: a task may begin while the process ends.
+class WorkerTeam::Residents {
+ public:
+  static Residents& process() {
+    static auto& residents = *new Residents;
+    return residents;
+  }
+
+  std::uint64_t add(std::shared_ptr<Team> team, std::uint32_t piece) {
+    const std::lock_guard lock(mutex_);
+    waiting_.emplace(++last_number_, Resident{std::move(team), piece});
+    return last_number_;
+  }
+
+  // Tasks of the team that are still to begin will find nothing. Returns how many have begun.
+  std::uint32_t withdraw(const Team& team) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(waiting_, [&](const auto& entry) { return entry.second.team.get() == &team; });
+    return team.entered;
+  }
+
+  static void run(std::uint64_t number) {
+    const Resident resident = process().begin(number);
+    if (resident.team == nullptr) return;
+    resident.team->reside(resident.piece);
+    resident.team->left.fetch_add(1);
+    resident.team->left.notify_all();
+  }
+
+ private:
+  struct Resident {
+    std::shared_ptr<Team> team;  // outlives the WorkerTeam while its last tasks leave
+    std::uint32_t piece = 0;
+  };
+
+  Resident begin(std::uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    const auto node = waiting_.extract(number);
+    if (node.empty()) return {};
+    ++node.mapped().team->entered;
+    return std::move(node.mapped());
+  }
+
+  std::mutex mutex_;
+  std::uint64_t last_number_ = 0;
+  std::map<std::uint64_t, Resident> waiting_;
+};
+
+void WorkerTeam::Team::start(const std::shared_ptr<Team>& self, WorkerArena& arena) {
+  self->started = true;
+  for (std::uint32_t piece = 1; piece < self->mailboxes.size(); ++piece) {
+    arena.start(Residents::run, Residents::process().add(self, piece));
+  }
+}
 
 WorkerTeam::WorkerTeam(std::uint32_t workers) : workers_(std::clamp<std::uint32_t>(workers, 1, kMostThreads)) {
   if (workers_ == 1) return;
@@ -171,17 +202,12 @@ WorkerTeam::WorkerTeam(std::uint32_t workers) : workers_(std::clamp<std::uint32_
 
 WorkerTeam::~WorkerTeam() {
   if (team_ == nullptr) return;
-  team_->stopped.store(true);
+  const std::uint32_t entered = Residents::process().withdraw(*team_);
   for (Mailbox& mailbox : team_->mailboxes) {
     mailbox.state.store(kStop);
     mailbox.state.notify_all();
   }
-  // Tasks that TBB has not started yet find `stopped` and keep the team alive themselves.
-  std::uint32_t left = team_->left.load();
-  while (left < team_->entered.load()) {
-    team_->left.wait(left);
-    left = team_->left.load();
-  }
+  for (std::uint32_t left = team_->left.load(); left != entered; left = team_->left.load()) team_->left.wait(left);
 }
 
 void WorkerTeam::parallel_for(std::int64_t count, std::int64_t grain, void* data, abi::ParallelBody body) {

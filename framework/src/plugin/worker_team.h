@@ -36,6 +36,7 @@ class WorkerTeam {
 
  private:
   struct Team;
+  class Residents;
   std::uint32_t workers_;
   std::unique_ptr<WorkerArena> arena_;
   std::shared_ptr<Team> team_;
