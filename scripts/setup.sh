@@ -5,7 +5,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 packages=(
   g++ cmake ninja-build ccache git python3
-  libfmt-dev libspdlog-dev libtbb-dev libboost-dev libboost-filesystem-dev libboost-system-dev
+  libfmt-dev libspdlog-dev libtbb-dev libboost-dev libboost-context-dev libboost-filesystem-dev libboost-system-dev
   libtomlplusplus-dev nlohmann-json3-dev libsimdjson-dev libcli11-dev libgtest-dev libgmock-dev libbenchmark-dev
   libopenblas-pthread-dev liblapacke-dev
 )

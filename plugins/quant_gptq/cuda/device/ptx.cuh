@@ -11,6 +11,8 @@
 #include "facet/sdk/cuda/cluster.cuh"
 #include "facet/sdk/cuda/copy.cuh"
 #include "facet/sdk/cuda/launch.cuh"
+#include "facet/sdk/cuda/memory.cuh"
+#include "quant_gptq/cuda/device/values.cuh"
 
 namespace facet::linear {
 
@@ -18,6 +20,7 @@ using facet::cuda::async_fence, facet::cuda::async_fence_shared, facet::cuda::sh
 using facet::cuda::barrier_arrive, facet::cuda::barrier_arrive_remote, facet::cuda::barrier_expect;
 using facet::cuda::barrier_init, facet::cuda::barrier_init_fence, facet::cuda::barrier_test;
 using facet::cuda::barrier_wait, facet::cuda::barrier_wait_cluster, facet::cuda::named_arrive, facet::cuda::named_sync;
+using facet::cuda::block_memory_1024, facet::cuda::block_memory_128;
 using facet::cuda::bulk_copy, facet::cuda::evict_first_policy, facet::cuda::tensor_copy;
 using facet::cuda::cluster_address, facet::cuda::cluster_arrive, facet::cuda::cluster_wait;
 using facet::cuda::let_successor_begin, facet::cuda::wait_for_predecessor;
@@ -68,15 +71,35 @@ __device__ __forceinline__ uint4 load_u128(const void* pointer) {
   return value;
 }
 
-__device__ __forceinline__ float low_bf16(std::uint32_t pair) {
-  return __uint_as_float(pair << 16);
-}
-__device__ __forceinline__ float high_bf16(std::uint32_t pair) {
-  return __uint_as_float(pair & 0xffff0000u);
+// 8 bytes likewise.
+__device__ __forceinline__ uint2 load_u64(const void* pointer) {
+  uint2 value;
+  asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(pointer) : "memory");
+  return value;
 }
 
-__device__ __forceinline__ float gelu_tanh(float value) {
-  return __fdividef(value, 1.0f + __expf(-1.5957691216f * (value + 0.044715f * value * value * value)));
+// 16 bytes to shared memory past the registers; copies_done() waits for all that this thread started.
+__device__ __forceinline__ void copy16(std::uint32_t target, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
+}
+__device__ __forceinline__ void copies_done() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// Two bytes of shared memory when `wanted`, else `value`.
+__device__ __forceinline__ std::uint32_t load_u16_if(bool wanted, std::uint32_t address, std::uint32_t value) {
+  std::uint16_t result = static_cast<std::uint16_t>(value);
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %1, 0;\n @p ld.shared.u16 %0, [%2];\n}"
+               : "+h"(result)
+               : "r"(wanted ? 1 : 0), "r"(address)
+               : "memory");
+  return result;
+}
+
+// What the compiler knows of these values is forgotten: what was computed from them is computed again, where keeping it
+// would take registers.
+__device__ __forceinline__ void forget(uint2& value) {
+  asm volatile("" : "+r"(value.x), "+r"(value.y));
 }
 
 }  // namespace facet::linear

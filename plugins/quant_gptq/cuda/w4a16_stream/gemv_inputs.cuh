@@ -5,19 +5,6 @@
 
 namespace facet::linear {
 
-// 16 bytes past the registers.
-__device__ __forceinline__ void copy16(std::uint32_t target, const void* source) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
-}
-__device__ __forceinline__ void copies_done() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
-__device__ __forceinline__ uint2 load_u64(const void* pointer) {
-  uint2 value;
-  asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(pointer) : "memory");
-  return value;
-}
-
 template <int BYTES>
 __device__ __forceinline__ bool aligned_to(const void* pointer) {
   return (reinterpret_cast<unsigned long long>(pointer) & (BYTES - 1)) == 0;
@@ -150,7 +137,7 @@ __device__ __forceinline__ void normalize_row(const StreamArgs& a, const GemvMem
   named_sync(kGemvBarrier, kGemvConsumers);
 #pragma unroll
   for (int i = 0; i < kGemvRoundChunks; ++i) {  // unpacked again, as registers are scarce
-    asm volatile("" : "+r"(raw.update[i].x), "+r"(raw.update[i].y));
+    forget(raw.update[i]);
     to_float(raw.update[i], u + 4 * i);
   }
   const float scale = updated ? residual.scale : 1.0f;

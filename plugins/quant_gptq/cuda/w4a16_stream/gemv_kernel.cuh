@@ -140,8 +140,7 @@ __device__ __forceinline__ void gemv_consume(const StreamArgs& a, const GemvMemo
 
 template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS, bool NORM>
 __global__ void __launch_bounds__(kGemvThreads, 2) gemv_kernel(const __grid_constant__ StreamArgs a) {
-  extern __shared__ __align__(128) unsigned char base[];
-  const GemvMemory m = gemv_memory<ROWS>(base, a);
+  const GemvMemory m = gemv_memory<ROWS>(block_memory_128, a);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   let_successor_begin();

@@ -17,8 +17,7 @@ __device__ __forceinline__ void split_init(const StreamArgs& a, const SplitMemor
 
 template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
 __global__ void __launch_bounds__(kSplitBound, 2) split_kernel(const __grid_constant__ StreamArgs a) {
-  extern __shared__ __align__(128) unsigned char base[];
-  const SplitMemory<ROWS> m(base, a);
+  const SplitMemory<ROWS> m(block_memory_128, a);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   let_successor_begin();

@@ -26,8 +26,7 @@ __device__ __forceinline__ void wide_init(const WideArgs& a, const WideMemory& m
 template <int BITS, int SEGMENTS, bool ASYMMETRIC>
 __global__ void __launch_bounds__(kWideThreads, 2)
     wide_kernel(const __grid_constant__ WideArgs a, const __grid_constant__ CUtensorMap map) {
-  extern __shared__ __align__(1024) unsigned char base[];
-  const WideMemory m(base, a);
+  const WideMemory m(block_memory_1024, a);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_successor_begin();

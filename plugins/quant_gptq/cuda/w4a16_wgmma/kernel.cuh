@@ -49,8 +49,7 @@ template <typename T, int BITS, int SEGMENTS>
 __global__ void __launch_bounds__(kTileThreads, 1)
     wgmma_kernel(const __grid_constant__ WgmmaArgs a, const __grid_constant__ CUtensorMap map) {
   namespace cg = cooperative_groups;
-  extern __shared__ __align__(1024) unsigned char base[];
-  const TileMemory<T> m(base, a);
+  const TileMemory<T> m(block_memory_1024, a);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < a.stages; ++stage) {
       barrier_init(m.full + 8 * stage, (a.tensor != 0 ? 1 : 2) * kCopyWarps);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "facet/sdk/cuda/async.cuh"
+#include "facet/sdk/cuda/matrix.cuh"
 
 namespace facet::cuda {
 
@@ -31,14 +32,6 @@ template <int COUNT>
 __device__ __forceinline__ void wgmma_sums_ready(int (&d)[COUNT]) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(d[i])::"memory");
-}
-
-// Descriptor of an operand in shared memory: panels of 128 bytes a row in the 128-byte swizzle, so that 8 rows are 1024
-// bytes. `address` is a multiple of that, plus 32 for each step of 32 bytes along the depth when the depth runs within
-// the rows; then leading_bytes is not used. When the rows lie along the depth it is the distance of two panels.
-__device__ __forceinline__ std::uint64_t wgmma_matrix(std::uint32_t address, std::uint32_t leading_bytes = 16) {
-  return (std::uint64_t{1} << 62) | (std::uint64_t{1024 >> 4} << 32) |
-         (static_cast<std::uint64_t>(leading_bytes >> 4) << 16) | static_cast<std::uint64_t>((address & 0x3ffffu) >> 4);
 }
 
 // Registers of a thread from here on, a multiple of 8 from 24 to 256. To have more, others must have given up as many.

@@ -1,0 +1,108 @@
+// Included before all else where device code is compiled as host code: the words of CUDA C++ that nvcc knows by itself.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <vector_functions.h>
+#include <vector_types.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "instructions.h"
+#include "launch.h"
+
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+
+// Read as the numbers that they are to the thread that reads them.
+template <unsigned (*INDEX)()>
+struct EmulatedIndex {
+  struct {
+    operator unsigned() const { return INDEX(); }
+  } x;
+};
+inline constexpr EmulatedIndex<facet::emulated::thread_index> threadIdx{};
+inline constexpr EmulatedIndex<facet::emulated::block_index> blockIdx{};
+inline constexpr EmulatedIndex<facet::emulated::grid_size> gridDim{};
+inline constexpr EmulatedIndex<facet::emulated::block_size> blockDim{};
+
+inline int min(int a, int b) {
+  return a < b ? a : b;
+}
+inline int max(int a, int b) {
+  return a > b ? a : b;
+}
+inline unsigned max(unsigned a, unsigned b) {
+  return a > b ? a : b;
+}
+
+inline void __syncthreads() {
+  facet::emulated::block_sync();
+}
+inline void __syncwarp(unsigned mask = ~0u) {
+  facet::emulated::warp_sync(mask);
+}
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int lane) {
+  return std::bit_cast<T>(
+      facet::emulated::shuffle(mask, std::bit_cast<std::uint32_t>(value), facet::emulated::Shuffle::index, lane));
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes) {
+  return std::bit_cast<T>(facet::emulated::shuffle(mask, std::bit_cast<std::uint32_t>(value),
+                                                   facet::emulated::Shuffle::exclusive_or, lanes));
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned lanes) {
+  return std::bit_cast<T>(facet::emulated::shuffle(mask, std::bit_cast<std::uint32_t>(value),
+                                                   facet::emulated::Shuffle::down, static_cast<int>(lanes)));
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  return facet::emulated::ballot(mask, predicate != 0);
+}
+inline int __all_sync(unsigned mask, int predicate) {
+  return facet::emulated::ballot(mask, predicate != 0) == mask ? 1 : 0;
+}
+inline int __any_sync(unsigned mask, int predicate) {
+  return facet::emulated::ballot(mask, predicate != 0) != 0 ? 1 : 0;
+}
+
+inline float __uint_as_float(unsigned bits) {
+  return std::bit_cast<float>(bits);
+}
+inline unsigned __float_as_uint(float value) {
+  return std::bit_cast<unsigned>(value);
+}
+inline float __int_as_float(int bits) {
+  return std::bit_cast<float>(bits);
+}
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
+inline float __expf(float value) {
+  return std::exp(value);
+}
+inline float rsqrtf(float value) {
+  return 1.0f / std::sqrt(value);
+}
+
+// Four bytes of eight, by the nibbles of `selector`.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const std::uint64_t bytes = std::uint64_t{high} << 32 | low;
+  unsigned result = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    result |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * i) & 7u)) & 255u) << (8 * i);
+  return result;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+  return static_cast<unsigned>((std::uint64_t{high} << 32 | low) >> (shift & 31u));
+}
+inline int __dp4a(int a, int b, int sum) {
+  for (int i = 0; i < 32; i += 8) sum += static_cast<std::int8_t>(a >> i) * static_cast<std::int8_t>(b >> i);
+  return sum;
+}
+// The larger of each half.
+inline unsigned __vmaxu2(unsigned a, unsigned b) {
+  return max(a & 0xffff0000u, b & 0xffff0000u) | max(a & 0xffffu, b & 0xffffu);
+}

@@ -1,0 +1,15 @@
+// What the header of this name does, by the emulated machine.
+#pragma once
+
+#include "emulated/device_code.h"
+
+namespace facet::linear {
+
+template <bool SIGNED, bool ADD>
+struct IntegerWgmma16 {
+  static void run(int (&d)[8], const std::uint32_t (&a)[4], std::uint64_t b) {
+    emulated::product(SIGNED ? emulated::Elements::s8 : emulated::Elements::u8, 16, d, a, b, ADD);
+  }
+};
+
+}  // namespace facet::linear

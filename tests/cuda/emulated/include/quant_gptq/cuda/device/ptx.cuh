@@ -1,0 +1,64 @@
+// What the header of this name does, by the emulated machine.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstring>
+
+#include "facet/sdk/cuda/barrier.cuh"
+#include "facet/sdk/cuda/cluster.cuh"
+#include "facet/sdk/cuda/copy.cuh"
+#include "facet/sdk/cuda/launch.cuh"
+#include "facet/sdk/cuda/memory.cuh"
+#include "quant_gptq/cuda/device/values.cuh"
+
+namespace facet::linear {
+
+using facet::cuda::async_fence, facet::cuda::async_fence_shared, facet::cuda::shared_address;
+using facet::cuda::barrier_arrive, facet::cuda::barrier_arrive_remote, facet::cuda::barrier_expect;
+using facet::cuda::barrier_init, facet::cuda::barrier_init_fence, facet::cuda::barrier_test;
+using facet::cuda::barrier_wait, facet::cuda::barrier_wait_cluster, facet::cuda::named_arrive, facet::cuda::named_sync;
+using facet::cuda::block_memory_1024, facet::cuda::block_memory_128;
+using facet::cuda::bulk_copy, facet::cuda::evict_first_policy, facet::cuda::tensor_copy;
+using facet::cuda::cluster_address, facet::cuda::cluster_arrive, facet::cuda::cluster_wait;
+using facet::cuda::let_successor_begin, facet::cuda::wait_for_predecessor;
+
+inline void mma_u8s8(int (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
+                     std::uint32_t b0, std::uint32_t b1, const int (&c)[4]) {
+  const std::uint32_t a[4] = {a0, a1, a2, a3};
+  const std::uint32_t b[2] = {b0, b1};
+  emulated::mma_u8s8(d, a, b, c);
+}
+
+inline void store_async(std::uint32_t target, const float4& value, std::uint32_t barrier) {
+  emulated::store_async(target, &value, sizeof value, barrier);
+}
+inline void store_async(std::uint32_t target, const float2& value, std::uint32_t barrier) {
+  emulated::store_async(target, &value, sizeof value, barrier);
+}
+
+inline std::uint32_t masked_or(std::uint32_t value, std::uint32_t mask, std::uint32_t bits) {
+  return (value & mask) | bits;
+}
+inline std::uint32_t masked_xor(std::uint32_t value, std::uint32_t mask, std::uint32_t bits) {
+  return (value & mask) ^ bits;
+}
+
+inline uint4 load_u128(const void* pointer) {
+  return *static_cast<const uint4*>(pointer);
+}
+inline uint2 load_u64(const void* pointer) {
+  return *static_cast<const uint2*>(pointer);
+}
+
+using emulated::copies_done, emulated::copy16;
+
+inline std::uint32_t load_u16_if(bool wanted, std::uint32_t address, std::uint32_t value) {
+  return wanted ? *static_cast<const std::uint16_t*>(emulated::shared_pointer(address, 2)) : value;
+}
+
+inline void forget(uint2&) {}
+
+}  // namespace facet::linear
