@@ -1,24 +1,92 @@
+// The kernels of w4a16_stream for 5 to 8 rows (wide.cuh), in every way in which a product is cut.
 #include <gtest/gtest.h>
 
-#include "../linear/device_run.h"
-#include "machine.h"
+#include <optional>
+#include <set>
+
+#include "../linear/packed_shape.h"
+#include "launch.h"
+#include "product_case.h"
+#include "quant_gptq/cuda/w4a16_stream/wide.h"
 
 namespace facet::test {
 namespace {
+
 using abi::DType;
-using abi::WeightFormat;
-TEST(EmulatedWide, Smoke) {
-  const TestHost host(0, 2);
-  emulated::device().multiprocessors = 7;
-  emulated::set_seed(1);
-  const LoadedPlugin plugin("w4a16_stream", host);
-  std::mt19937_64 random(1);
-  WeightShape shape{WeightFormat::int4, 256, 256, 128, true};
-  const std::vector<RandomPart> parts = device_parts(shape, 2, random);
-  const std::vector<float> inputs = bf16_inputs(8 * shape.in_features, random);
-  DeviceMatrix matrix(plugin, {shape, 8, DType::f32}, parts);
-  expect_close(matrix.run(inputs), expected_product(inputs, parts, shape, {.weight = 0, .segment = 0x1p-14}),
-               DType::f32);
+
+constexpr std::int64_t kInputs[] = {8, 64, 120, 192, 200, 320, 448, 640, 1000, 1152, 1160};
+constexpr std::int64_t kOutputs[] = {1, 33, 96, 160, 255, 256, 300, 515, 640};
+// Blocks share the inputs where there are many.
+constexpr std::int64_t kManyInputs[] = {1600, 2048, 2184, 2563, 3080, 4096};
+constexpr std::int64_t kFewOutputs[] = {1, 33, 96, 160, 255, 256, 300};
+constexpr int kMostMultiprocessors = 40;
+
+struct Cut {
+  int k_shift;
+  int split_shift;
+};
+
+// A device on which a product is cut so.
+std::optional<emulated::Device> device_for(const ProductCase& product, const Cut& cut, std::mt19937_64& random) {
+  linear::WideArgs args{};
+  args.shape = linear::rows32_shape(device_problem({product.shape, 8, product.output, product.role, product.fusions}));
+  std::vector<emulated::Device> found;
+  for (int multiprocessors = 1; multiprocessors <= kMostMultiprocessors; ++multiprocessors) {
+    emulated::Device device;
+    device.multiprocessors = multiprocessors;
+    const int four = multiprocessors / 4 - device.lost_clusters;
+    linear::wide_cut(args, {multiprocessors, {0, 0, multiprocessors / 2, 0, four > 0 ? four : 0}});
+    if (args.k_shift == cut.k_shift && args.split_shift == cut.split_shift) found.push_back(device);
+  }
+  if (found.empty()) return std::nullopt;
+  return found[random() % 2 == 0 ? 0 : random() % found.size()];  // often the smallest
 }
+
+class EmulatedWide : public testing::TestWithParam<Cut> {
+ protected:
+  void TearDown() override { emulated::device() = {}; }
+  const TestHost host_{0, 2};
+};
+
+TEST_P(EmulatedWide, MatchesDouble) {
+  constexpr int kCases = 20;
+  const LoadedPlugin plugin("w4a16_stream", host_);
+  const std::uint64_t base = std::random_device{}();
+  int several_tiles = 0;
+  int idle_blocks = 0;
+  int done = 0;
+  for (std::uint64_t seed = base; done < kCases; ++seed) {
+    ASSERT_LT(seed, base + 100 * kCases) << "hardly any product is cut so";
+    std::mt19937_64 random(seed);
+    const bool split = GetParam().split_shift > 0;
+    ProductCase product =
+        random_case(split ? pick(kFewOutputs, random) : pick(kOutputs, random),
+                    split ? pick(kManyInputs, random) : pick(kInputs, random), pick({5, 6, 7, 8}, random), random);
+    product.rounding.segment = 0x1p-14;
+    const std::optional<emulated::Device> device = device_for(product, GetParam(), random);
+    if (!device) continue;
+    ++done;
+    emulated::device() = *device;
+    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + to_string(product) + ", " +
+                 std::to_string(device->multiprocessors) + " multiprocessors");
+    expect_product(plugin, product, random);
+    if (HasFailure()) return;
+    const auto args = emulated::last_argument<linear::WideArgs>();
+    ASSERT_EQ(args.k_shift, GetParam().k_shift);
+    ASSERT_EQ(args.split_shift, GetParam().split_shift);
+    if (args.tiles > args.clusters) ++several_tiles;
+    if (static_cast<int>(emulated::last_launch().launch.grid) > args.clusters << args.split_shift) ++idle_blocks;
+  }
+  EXPECT_TRUE(several_tiles > 0 || GetParam().split_shift > 0);
+  EXPECT_TRUE(idle_blocks > 0 || GetParam().split_shift > 1);
+}
+
+std::string cut_name(const testing::TestParamInfo<Cut>& info) {
+  return "KShift" + std::to_string(info.param.k_shift) + "SplitShift" + std::to_string(info.param.split_shift);
+}
+
+// Clusters of two blocks that take 128 rows of W each are never the fastest.
+INSTANTIATE_TEST_SUITE_P(Cuts, EmulatedWide, testing::Values(Cut{0, 0}, Cut{0, 2}, Cut{1, 0}, Cut{1, 1}), cut_name);
+
 }  // namespace
 }  // namespace facet::test

@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
 
 namespace facet::test {
@@ -14,10 +12,6 @@ namespace {
 
 constexpr std::uint64_t kGuard = 4096;
 constexpr int kCanary = 0x7f;  // 3e38 as float and as bf16: a read past the end shows in the result
-
-float bf16_float(std::uint16_t bits) {
-  return static_cast<float>(bf16_value(bits));
-}
 
 }  // namespace
 
@@ -220,7 +214,7 @@ std::vector<float> DeviceMatrix::run_args(abi::LinearArgs& args, std::int64_t pa
       } else {
         std::uint16_t bits;
         std::memcpy(&bits, source + column * 2, 2);
-        output = bf16_float(bits);
+        output = static_cast<float>(bf16_value(bits));
       }
     }
     if (row + 1 == args.rows) continue;
@@ -229,97 +223,6 @@ std::vector<float> DeviceMatrix::run_args(abi::LinearArgs& args, std::int64_t pa
     EXPECT_TRUE(untouched) << "padding of y written";
   }
   return outputs;
-}
-
-std::vector<std::uint16_t> to_bf16(const std::vector<float>& values) {
-  std::vector<std::uint16_t> bits(values.size());
-  std::transform(values.begin(), values.end(), bits.begin(),
-                 [](float value) { return bf16_bits(static_cast<double>(value)); });
-  return bits;
-}
-
-std::vector<float> bf16_inputs(std::int64_t count, std::mt19937_64& random) {
-  std::normal_distribution<double> normal(0.0, 1.0);
-  std::vector<float> inputs(static_cast<std::size_t>(count));
-  for (float& input : inputs) {
-    const double scale = random() % 100 == 0 ? 1000.0 : 1.0;
-    input = bf16_float(bf16_bits(scale * normal(random)));
-  }
-  return inputs;
-}
-
-std::vector<RandomPart> device_parts(const WeightShape& shape, int count, std::mt19937_64& random) {
-  std::vector<RandomPart> parts;
-  std::int64_t left = shape.out_features;
-  for (int i = 0; i < count && left > 0; ++i) {
-    WeightShape part = shape;
-    part.out_features =
-        i + 1 == count ? left : 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(left));
-    parts.emplace_back(part, random);
-    left -= part.out_features;
-  }
-  return parts;
-}
-
-Expected expected_product(const std::vector<float>& inputs, const std::vector<RandomPart>& parts,
-                          const WeightShape& shape, Rounding rounding) {
-  const auto in = static_cast<std::size_t>(shape.in_features);
-  const auto out = static_cast<std::size_t>(shape.out_features);
-  const std::size_t rows = inputs.size() / in;
-  const double eps = std::numeric_limits<float>::epsilon();
-  std::vector<double> largest(rows * in);  // |x| of the 128 inputs around
-  for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t begin = 0; begin < in; begin += 128) {
-      const std::size_t end = std::min(in, begin + 128);
-      double most = 0;
-      for (std::size_t k = begin; k < end; ++k) most = std::max(most, std::abs(double{inputs[row * in + k]}));
-      std::fill(largest.begin() + static_cast<std::ptrdiff_t>(row * in + begin),
-                largest.begin() + static_cast<std::ptrdiff_t>(row * in + end), most);
-    }
-  }
-  Expected expected{std::vector<double>(rows * out), std::vector<double>(rows * out)};
-  std::size_t column = 0;
-  std::vector<double> weights(in);
-  std::vector<double> magnitudes(in);
-  for (const RandomPart& part : parts) {
-    for (std::int64_t part_row = 0; part_row < part.view().out_features; ++part_row, ++column) {
-      for (std::size_t k = 0; k < in; ++k) {
-        weights[k] = part.weight(part_row, static_cast<std::int64_t>(k));
-        magnitudes[k] = part.magnitude(part_row, static_cast<std::int64_t>(k));
-      }
-      for (std::size_t row = 0; row < rows; ++row) {
-        double exact = 0;
-        double sum = 0;
-        double rounded = 0;
-        for (std::size_t k = 0; k < in; ++k) {
-          const double x = double{inputs[row * in + k]};
-          exact += x * weights[k];
-          sum += std::abs(x) * magnitudes[k];
-          rounded +=
-              rounding.weight * std::abs(x * weights[k]) + rounding.segment * largest[row * in + k] * magnitudes[k];
-        }
-        expected.exact[row * out + column] = exact;
-        expected.allowed[row * out + column] = (static_cast<double>(in) + 8) * eps * sum + rounded;
-      }
-    }
-  }
-  return expected;
-}
-
-void expect_close(const std::vector<float>& outputs, const Expected& expected, abi::DType output) {
-  ASSERT_EQ(outputs.size(), expected.exact.size());
-  const double step = output == abi::DType::f32 ? 0x1p-23 : 0x1p-8;
-  double worst = 0;
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const double allowed = expected.allowed[i] * (1 + step) + step * std::abs(expected.exact[i]) + 1e-30;
-    const double error = std::abs(double{outputs[i]} - expected.exact[i]) / allowed;
-    if (error <= worst) continue;
-    worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
-    at = i;
-  }
-  EXPECT_LE(worst, 1.0) << "worst at element " << at << " of " << outputs.size() << ": " << outputs[at]
-                        << " instead of " << expected.exact[at];
 }
 
 }  // namespace facet::test

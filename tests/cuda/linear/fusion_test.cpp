@@ -1,8 +1,6 @@
 // Fused gate and residual norm against double, the shared packed form, and what is refused.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "device_run.h"
 
 namespace facet::test {
@@ -20,30 +18,6 @@ class CudaFusions : public testing::Test {
   }
   const TestHost host_{0, 4};
 };
-
-double gelu(double value) {
-  return 0.5 * value * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (value + 0.044715 * value * value * value)));
-}
-
-// The gated output of a product, and what errors of the product become: |gelu'| is below 1.13.
-Expected gated(const Expected& product, std::size_t rows) {
-  const std::size_t columns = product.exact.size() / rows;
-  const std::size_t half = columns / 2;
-  Expected expected;
-  for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t i = 0; i < half; ++i) {
-      const std::size_t gate = row * columns + i;
-      const double activated = gelu(product.exact[gate]);
-      const double up = product.exact[gate + half];
-      expected.exact.push_back(activated * up);
-      // The approximate exponential and division of the device: a few steps of fp32, relative to |gate|.
-      const double activated_error = 1.13 * product.allowed[gate] + 0x1p-19 * std::abs(product.exact[gate]);
-      expected.allowed.push_back(activated_error * (std::abs(up) + product.allowed[gate + half]) +
-                                 std::abs(activated) * product.allowed[gate + half]);
-    }
-  }
-  return expected;
-}
 
 TEST_F(CudaFusions, GateMatchesDouble) {
   const LoadedPlugin few("w4a16_stream", host_);
@@ -101,49 +75,12 @@ TEST_F(CudaFusions, ResidualNormMatchesDouble) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", rows " + std::to_string(rows) + ", in " +
                  std::to_string(shape.in_features) + (updated ? ", updated" : "") + (cancelled ? ", cancelled" : ""));
     const std::vector<RandomPart> parts = device_parts(shape, 2, random);
-    const auto in = static_cast<std::size_t>(shape.in_features);
-    ResidualInputs residual;
-    residual.hidden = bf16_inputs(rows * shape.in_features, random);
-    if (updated) residual.update = bf16_inputs(rows * shape.in_features, random);
-    std::uniform_real_distribution<float> norm(0.2f, 5.0f);
-    for (std::size_t k = 0; k < in; ++k) {
-      residual.post_norm.push_back(norm(random));
-      residual.next_norm.push_back(norm(random));
-    }
-    residual.scale = 0.75f;
-    std::vector<float> inputs(residual.hidden.size());
-    std::vector<double> hidden(residual.hidden.size());
-    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
-      const auto inverse = [&](const auto& values) {
-        double sum = 0;
-        for (std::size_t k = 0; k < in; ++k) sum += std::pow(double{values[row * in + k]}, 2);
-        return 1.0 / std::sqrt(sum / static_cast<double>(in) + 1e-6);
-      };
-      const double first = updated ? inverse(residual.update) : 0.0;
-      for (std::size_t k = 0; k < in; ++k) {
-        const std::size_t i = row * in + k;
-        if (cancelled)
-          residual.hidden[i] = static_cast<float>(-double{residual.update[i]} * first * double{residual.post_norm[k]} *
-                                                  (1.0 + 0x1p-7 * (random() % 2 == 0 ? 1.0 : -1.0)));
-        hidden[i] = double{residual.hidden[i]};
-        if (updated)
-          hidden[i] = (hidden[i] + double{residual.update[i]} * first * double{residual.post_norm[k]}) * 0.75;
-      }
-      const double second = inverse(hidden);
-      for (std::size_t k = 0; k < in; ++k)
-        inputs[row * in + k] = static_cast<float>(hidden[row * in + k] * second * double{residual.next_norm[k]});
-    }
+    RandomResidual made = random_residual(rows, shape.in_features, updated, cancelled, random);
     DeviceMatrix matrix(plugin, {shape, 2, DType::f32, LinearRole::qkv, abi::kFuseResidualNorm}, parts);
-    const std::vector<float> outputs = matrix.run(residual, rows);
-    // The norms: sums of in_features squares and an approximate root, relative to each input; then fixed point.
-    const double norm_error = (static_cast<double>(in) + 16.0) * (cancelled ? 0x1p-15 : 0x1p-23);
-    const Expected expected = expected_product(inputs, parts, shape, {.weight = norm_error, .segment = 0x1p-15});
-    expect_close(outputs, expected, DType::f32);
-    for (std::size_t i = 0; i < hidden.size(); ++i) {
-      const double parts_of = std::abs(double{residual.hidden[i]}) + std::abs(hidden[i]);
-      const double error = (static_cast<double>(in) + 16.0) * 0x1p-21 * parts_of;
-      ASSERT_NEAR(residual.hidden_out[i], hidden[i], error + 1e-6) << "hidden_out " << i;
-    }
+    const std::vector<float> outputs = matrix.run(made.residual, rows);
+    expect_close(outputs, expected_product(made.inputs, parts, shape, {.weight = made.norm_error, .segment = 0x1p-15}),
+                 DType::f32);
+    expect_hidden_close(made);
     if (HasFailure()) return;
   }
 }

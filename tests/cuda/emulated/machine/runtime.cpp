@@ -30,6 +30,7 @@ struct Stream {
 };
 
 std::string last_fault;
+LastLaunch last;
 std::map<const void*, std::uint32_t> allowed_shared;  // dynamic, by kernel
 constexpr std::uint32_t kSharedAtFirst = 48 << 10;
 
@@ -73,7 +74,12 @@ CUresult encode_tensor_map(CUtensorMap* map, CUtensorMapDataType type, cuuint32_
 
 }  // namespace
 
-cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, const Kernel& call) {
+const LastLaunch& last_launch() {
+  return last;
+}
+
+cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, const Kernel& call, const void* argument,
+                   std::size_t argument_bytes) {
   Launch made{config.gridDim.x, 1, config.blockDim.x, static_cast<std::uint32_t>(config.dynamicSmemBytes)};
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config.attrs[i];
@@ -85,6 +91,8 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, const K
       made.threads == 0 || made.threads > 1024 || made.cluster == 0 || made.cluster > 8 ||
       made.grid % made.cluster != 0 || made.shared_bytes > allowed)
     return cudaErrorInvalidConfiguration;
+  const auto* bytes = static_cast<const unsigned char*>(argument);
+  last = {made, {bytes, bytes + argument_bytes}};
   auto* stream = reinterpret_cast<Stream*>(config.stream);
   if (stream == nullptr || stream->recording == nullptr) return run_now(made, call);
   stream->recording->launches.push_back({made, call});
