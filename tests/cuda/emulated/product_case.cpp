@@ -2,11 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace facet::test {
 
 using abi::DType;
 using abi::LinearRole;
 using abi::WeightFormat;
+
+std::uint64_t first_seed() {
+  const char* given = std::getenv("FACET_SEED");
+  return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+}
 
 std::string to_string(const ProductCase& product) {
   const WeightShape& shape = product.shape;
@@ -34,23 +41,34 @@ ProductCase random_case(std::int64_t out_features, std::int64_t in_features, std
   return made;
 }
 
+DeviceProblem device_problem_of(const ProductCase& product) {
+  return {product.shape, product.max_rows, product.output, product.role, product.fusions};
+}
+
+std::vector<RandomPart> case_parts(const ProductCase& product, std::mt19937_64& random) {
+  if (product.role != LinearRole::gate_up)
+    return device_parts(product.shape, 1 + static_cast<int>(random() % 3), random);
+  WeightShape half = product.shape;
+  half.out_features /= 2;
+  std::vector<RandomPart> parts;
+  for (int i = 0; i < 2; ++i) parts.emplace_back(half, random);
+  return parts;
+}
+
+Expected case_result(const ProductCase& product, const std::vector<float>& inputs,
+                     const std::vector<RandomPart>& parts) {
+  Expected plain = expected_product(inputs, parts, product.shape, product.rounding);
+  if ((product.fusions & abi::kFuseGeluGate) == 0) return plain;
+  return gated(plain, static_cast<std::size_t>(product.rows));
+}
+
 void expect_product(const LoadedPlugin& plugin, const ProductCase& product, std::mt19937_64& random) {
   emulated::set_seed(random());
   const std::uint64_t before = emulated::runs_done();
-  std::vector<RandomPart> parts;
-  if (product.role == LinearRole::gate_up) {
-    WeightShape half = product.shape;
-    half.out_features /= 2;
-    for (int i = 0; i < 2; ++i) parts.emplace_back(half, random);
-  } else {
-    parts = device_parts(product.shape, 1 + static_cast<int>(random() % 3), random);
-  }
+  const std::vector<RandomPart> parts = case_parts(product, random);
   const std::vector<float> inputs = bf16_inputs(product.rows * product.shape.in_features, random);
-  DeviceMatrix matrix(plugin, {product.shape, product.max_rows, product.output, product.role, product.fusions}, parts);
-  const std::vector<float> outputs = matrix.run(inputs, product.padding);
-  Expected expected = expected_product(inputs, parts, product.shape, product.rounding);
-  if ((product.fusions & abi::kFuseGeluGate) != 0) expected = gated(expected, static_cast<std::size_t>(product.rows));
-  expect_close(outputs, expected, product.output);
+  DeviceMatrix matrix(plugin, device_problem_of(product), parts);
+  expect_close(matrix.run(inputs, product.padding), case_result(product, inputs, parts), product.output);
   EXPECT_EQ(emulated::runs_done(), before + 4);
 }
 

@@ -2,17 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <optional>
-#include <set>
 
-#include "../linear/packed_shape.h"
 #include "launch.h"
 #include "product_case.h"
+#include "quant_gptq/cuda/rows32/pack.h"
 #include "quant_gptq/cuda/w4a16_stream/wide.h"
 
 namespace facet::test {
 namespace {
-
-using abi::DType;
 
 constexpr std::int64_t kInputs[] = {8, 64, 120, 192, 200, 320, 448, 640, 1000, 1152, 1160};
 constexpr std::int64_t kOutputs[] = {1, 33, 96, 160, 255, 256, 300, 515, 640};
@@ -29,7 +26,7 @@ struct Cut {
 // A device on which a product is cut so.
 std::optional<emulated::Device> device_for(const ProductCase& product, const Cut& cut, std::mt19937_64& random) {
   linear::WideArgs args{};
-  args.shape = linear::rows32_shape(device_problem({product.shape, 8, product.output, product.role, product.fusions}));
+  args.shape = linear::rows32_shape(device_problem(device_problem_of(product)));
   std::vector<emulated::Device> found;
   for (int multiprocessors = 1; multiprocessors <= kMostMultiprocessors; ++multiprocessors) {
     emulated::Device device;
@@ -51,7 +48,7 @@ class EmulatedWide : public testing::TestWithParam<Cut> {
 TEST_P(EmulatedWide, MatchesDouble) {
   constexpr int kCases = 20;
   const LoadedPlugin plugin("w4a16_stream", host_);
-  const std::uint64_t base = std::random_device{}();
+  const std::uint64_t base = first_seed();
   int several_tiles = 0;
   int idle_blocks = 0;
   int done = 0;

@@ -119,7 +119,8 @@ unsigned char* block_memory(std::uint32_t alignment) {
 std::uint32_t shared_address(const void* pointer) {
   const Block& block = block_of(self());
   const std::ptrdiff_t offset = static_cast<const unsigned char*>(pointer) - block.memory;
-  if (offset < 0 || offset > block.bytes)
+  // Lanes that take no part may have an address beyond the end: only its use is a fault.
+  if (offset < 0 || offset > kMostOffset)
     fail("a pointer taken as shared that is not of the own block's shared memory");
   return block.rank << kRankShift | static_cast<std::uint32_t>(offset);
 }

@@ -19,6 +19,7 @@ inline constexpr int kNamedBarriers = 16;
 // A 32-bit shared address: block of the cluster, then offset. An offset has 18 bits at most, as in wgmma's descriptor.
 inline constexpr int kRankShift = 24;
 inline constexpr std::uint32_t kOffsetMask = (1u << kRankShift) - 1;
+inline constexpr std::uint32_t kMostOffset = (1u << 18) - 1;
 inline constexpr std::uint32_t kSystemBytes = 1024;  // the system's, at the beginning of a block's shared memory
 
 struct Block;
