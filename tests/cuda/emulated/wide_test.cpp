@@ -52,8 +52,11 @@ TEST_P(EmulatedWide, MatchesDouble) {
   int several_tiles = 0;
   int idle_blocks = 0;
   int done = 0;
-  for (std::uint64_t seed = base; done < kCases; ++seed) {
-    ASSERT_LT(seed, base + 100 * kCases) << "hardly any product is cut so";
+  const auto all_seen = [&] {
+    return (several_tiles > 0 || GetParam().split_shift > 0) && (idle_blocks > 0 || GetParam().split_shift > 1);
+  };
+  for (std::uint64_t seed = base; done < kCases || !all_seen(); ++seed) {
+    ASSERT_LT(seed, base + 200 * kCases) << "hardly any product is cut so";
     std::mt19937_64 random(seed);
     const bool split = GetParam().split_shift > 0;
     ProductCase product =
@@ -74,8 +77,6 @@ TEST_P(EmulatedWide, MatchesDouble) {
     if (args.tiles > args.clusters) ++several_tiles;
     if (static_cast<int>(emulated::last_launch().launch.grid) > args.clusters << args.split_shift) ++idle_blocks;
   }
-  EXPECT_TRUE(several_tiles > 0 || GetParam().split_shift > 0);
-  EXPECT_TRUE(idle_blocks > 0 || GetParam().split_shift > 1);
 }
 
 std::string cut_name(const testing::TestParamInfo<Cut>& info) {
