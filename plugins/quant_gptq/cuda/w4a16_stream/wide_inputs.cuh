@@ -54,7 +54,12 @@ class WideCutter {
     const int slot = chunk >> walk_.stage_shift;
     const int row = (pass & ((1 << kChunkShift) - 1)) * 4 + lane_ / 8;
     unsigned char* const digits = m_.digits + chunk * kWideChunkDigitBytes;
-    barrier_wait(m_.raw + 8 * slot, pass >> (kChunkShift + kWideDigitShift) & 1);
+    const std::uint32_t parity = pass >> (kChunkShift + kWideDigitShift) & 1;
+    // Six warps do not all have a pass in each stage of four. One that had none here a round ago must know that the
+    // round is over: copies arrive in any order, and a place still without its inputs has the parity of one that has
+    // had them twice.
+    barrier_wait(m_.used + 8 * slot, parity ^ 1);
+    barrier_wait(m_.raw + 8 * slot, parity);
     uint4 raw[2];
     if (a_.tensor != 0) {
       raw[0] = *reinterpret_cast<const uint4*>(place(digits, piece_ / 4, row, piece_ % 4 * 2));
