@@ -1,6 +1,7 @@
 // Included before all else where device code is compiled as host code: the words of CUDA C++ that nvcc knows by itself.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
 #include <vector_types.h>
@@ -105,4 +106,9 @@ inline int __dp4a(int a, int b, int sum) {
 // The larger of each half.
 inline unsigned __vmaxu2(unsigned a, unsigned b) {
   return max(a & 0xffff0000u, b & 0xffff0000u) | max(a & 0xffffu, b & 0xffffu);
+}
+
+inline __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 c) {
+  return __floats2bfloat162_rn(std::fma(__bfloat162float(a.x), __bfloat162float(b.x), __bfloat162float(c.x)),
+                               std::fma(__bfloat162float(a.y), __bfloat162float(b.y), __bfloat162float(c.y)));
 }
