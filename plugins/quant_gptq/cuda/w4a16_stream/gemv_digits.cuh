@@ -59,9 +59,11 @@ __device__ __forceinline__ void quantize_round(const float (&v)[16], const At& a
   for (int i = 0; i < kGemvRoundChunks; ++i)  // as bits, NaN and infinity are larger than any number
     bits[i] = max(max(__float_as_uint(fabsf(v[4 * i])), __float_as_uint(fabsf(v[4 * i + 1]))),
                   max(__float_as_uint(fabsf(v[4 * i + 2])), __float_as_uint(fabsf(v[4 * i + 3]))));
-  // Exponent of the largest; that of the step is kBits - 1 below. NaN and infinity pass on as NaN.
+  // Exponent of the largest; that of the step is kBits - 1 below. NaN and infinity pass on as NaN. What is larger than
+  // any bf16 of its exponent, as inputs of a fused norm may be, counts as of the next, so that digits hold it.
   constexpr unsigned kBits = 15;
-  const unsigned exponent = max(fold4<kLanes>(bits, lane, Larger{}) >> 23, kBits + 1);
+  constexpr unsigned kBelowBf16 = 0xffffu;
+  const unsigned exponent = max((fold4<kLanes>(bits, lane, Larger{}) + kBelowBf16) >> 23, kBits + 1);
   const float scale = __uint_as_float((253 + kBits - exponent) << 23);
   const float step = exponent < 255 ? __uint_as_float((exponent - (kBits - 1)) << 23) : __uint_as_float(0x7fc00000u);
   // A word holds inputs 2t, 2t+8, 2t+1, 2t+9 of a k16 step, which four lanes have. Lanes q and q+2 of them swap two
