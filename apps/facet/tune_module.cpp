@@ -68,7 +68,7 @@ DeviceBuffer TuneBuffers::filled(std::int64_t count, abi::DType type) {
   return buffer;
 }
 
-void TuneBuffers::run(LinearGroup& group, const LinearSpec& spec, std::int64_t rows, abi::Memory workspace) {
+void TuneBuffers::run(LinearGroup& group, const LinearSpec& spec, std::int64_t rows, const Workspace& workspace) {
   ResidualInput input;
   input.hidden = hidden_.as<float>();
   input.update = update_.data();
@@ -97,7 +97,7 @@ TuneArm::TuneArm(Backend& backend, TunedPlugin& plugin, const TunedKind& kind, s
     groups_.push_back(plugin.assembler->plan(asked));
     for (const LinearModule& module : groups_.back().modules()) bytes = std::max(bytes, module.workspace_bytes());
   }
-  workspace_ = backend.allocate(bytes, 64, kWorkspaceTag);
+  workspace_ = Workspace(backend, bytes);
 }
 
 void TuneArm::load(const LoadWeight& load, WeightStore& store) {
@@ -107,7 +107,7 @@ void TuneArm::load(const LoadWeight& load, WeightStore& store) {
 }
 
 void TuneArm::run(TuneBuffers& buffers) {
-  for (std::size_t i = 0; i < groups_.size(); ++i) buffers.run(groups_[i], *kind_.specs[i], rows_, workspace_.memory());
+  for (std::size_t i = 0; i < groups_.size(); ++i) buffers.run(groups_[i], *kind_.specs[i], rows_, workspace_);
 }
 
 void TuneArm::warm_up(TuneBuffers& buffers) {

@@ -33,7 +33,7 @@ class TuneBuffers {
  public:
   TuneBuffers(Backend& backend, const std::vector<LinearSpec>& specs);
   // One call of the group as the model makes it: with the norm before it, and the GELU gate behind it.
-  void run(LinearGroup& group, const LinearSpec& spec, std::int64_t rows, abi::Memory workspace);
+  void run(LinearGroup& group, const LinearSpec& spec, std::int64_t rows, const Workspace& workspace);
 
  private:
   DeviceBuffer filled(std::int64_t count, abi::DType type);
@@ -65,7 +65,7 @@ class TuneArm {
   const TunedKind& kind_;
   std::int64_t rows_;
   std::vector<LinearGroup> groups_;
-  DeviceBuffer workspace_;
+  Workspace workspace_;
 };
 
 }  // namespace facet::cli

@@ -74,7 +74,9 @@ abi::LinearRole stacked_role(LayerStage stage, std::size_t parts) {
 struct DeviceCalibration::Scratch {
   struct Bytes {
     std::uint64_t wide, queries, update, angles, step, workspace;
-    std::uint64_t sum() const { return wide + queries + update + 2 * angles + step + workspace; }
+    std::uint64_t sum() const {
+      return wide + queries + update + 2 * angles + step + Workspace::allocated_bytes(workspace);
+    }
   };
   static Bytes bytes(const ModelConfig& model, std::int64_t rows, std::uint64_t step, std::uint64_t workspace) {
     const Widest widest(model);
@@ -93,9 +95,10 @@ struct DeviceCalibration::Scratch {
     cosine = make(bytes.angles);
     sine = make(bytes.angles);
     step = make(bytes.step);
-    workspace = backend.allocate(bytes.workspace, 256, kWorkspaceTag);
+    workspace = Workspace(backend, bytes.workspace);
   }
-  DeviceBuffer wide, queries, update, cosine, sine, step, workspace;
+  DeviceBuffer wide, queries, update, cosine, sine, step;
+  Workspace workspace;
 };
 
 DeviceCalibration::DeviceCalibration(const CheckpointFacts& facts, const Checkpoint& checkpoint, Backend& backend,
@@ -272,7 +275,7 @@ void DeviceCalibration::advance(std::size_t model, LayerStage stage, std::span<c
         add_projection(model, batch, group, norms_.post_attention, 1.0f);
         break;
       case LayerStage::feed_forward_input:
-        group.run(backend_, tokens, input(model, stage, batch), scratch_->wide.data(), scratch_->workspace.memory());
+        group.run(backend_, tokens, input(model, stage, batch), scratch_->wide.data(), scratch_->workspace);
         backend_.gelu_gate(scratch_->wide.data(), tokens, facts_.model.feed_forward, states_[model].kept[batch].data());
         break;
       case LayerStage::feed_forward_output:
@@ -289,8 +292,7 @@ void DeviceCalibration::attend(std::size_t model, std::size_t batch, LinearGroup
   attention_->begin(backend_, rows, scratch_->step.data());
   const StepArrays& step = attention_->step();
   const abi::KvView& kv = attention_->view(layer_);
-  group.run(backend_, rows.tokens(), norm(model, batch, norms_.input), scratch_->wide.data(),
-            scratch_->workspace.memory());
+  group.run(backend_, rows.tokens(), norm(model, batch, norms_.input), scratch_->wide.data(), scratch_->workspace);
   AttentionInput prepare;
   prepare.projections = scratch_->wide.data();
   prepare.query_heads = facts_.model.query_heads;
@@ -317,7 +319,7 @@ void DeviceCalibration::add_projection(std::size_t model, std::size_t batch, Lin
                                        const DeviceBuffer& post_norm, float scale) {
   State& state = states_[model];
   const std::int64_t tokens = batches_[batch].tokens();
-  group.run(backend_, tokens, state.kept[batch].data(), scratch_->update.data(), scratch_->workspace.memory());
+  group.run(backend_, tokens, state.kept[batch].data(), scratch_->update.data(), scratch_->workspace);
   ResidualInput residual;
   residual.hidden = state.hidden[batch].as<float>();
   residual.update = scratch_->update.data();

@@ -18,7 +18,7 @@ void Gemma4Model::run_head(const std::int32_t* rows, std::int64_t count) {
   input.tokens = count;
   input.width = model.hidden;
   input.epsilon = model.epsilon;
-  plan_.head().run_normed(backend_, input, at(layout.logits), workspace_.memory());
+  plan_.head().run_normed(backend_, input, at(layout.logits), workspace_);
 }
 
 bool Gemma4Model::compute_logits(std::span<const std::int32_t> rows) {

@@ -40,7 +40,7 @@ Gemma4Model::Gemma4Model(ModelPlan& plan, const WeightSource& source, Backend& b
       table_(backend.place(embedding_.view(), kWeightsTag)),
       vectors_(backend.allocate(plan.norm_bytes(), 64, kWeightsTag)),
       activations_(backend.allocate(plan.activations().bytes, 64, kActivationsTag)),
-      workspace_(backend.allocate(plan.workspace_bytes(), 64, kWorkspaceTag)) {
+      workspace_(backend, plan.workspace_bytes()) {
   load_vectors(source);
   load_linears(source, store, quantize, progress);
   plan.kv().allocate(backend);
@@ -124,7 +124,7 @@ void Gemma4Model::forward(const StepInput& input) {
       return;
     }
     // Every token's logits are wanted: the last norms go with the head.
-    plan_.head().run_normed(backend_, last_residual(final_norm_), at(layout.logits), workspace_.memory());
+    plan_.head().run_normed(backend_, last_residual(final_norm_), at(layout.logits), workspace_);
     const ModelConfig& model = plan_.facts().model;
     backend_.argmax(at<float>(layout.logits), tokens_, model.vocabulary, model.soft_cap, at<std::int32_t>(layout.best));
   });
@@ -217,7 +217,7 @@ void Gemma4Model::attend(std::size_t index) {
   // The update of the layer before, if there is one, is added on the way.
   const LayerWeights& before = layers_[index == 0 ? 0 : index - 1];
   plan.qkv.run_normed(backend_, residual(before.post_feed_forward_norm, before.scalar, weights.input_norm),
-                      at(layout.wide), workspace_.memory());
+                      at(layout.wide), workspace_);
 
   enter(layer.sliding ? StepPart::sliding_attention : StepPart::global_attention);
   const abi::KvView& kv = plan_.kv().view(static_cast<std::int32_t>(index));
@@ -240,7 +240,7 @@ void Gemma4Model::attend(std::size_t index) {
   plan.attention->run(backend_, static_cast<std::int32_t>(index), step.batch, prepare, at(layout.inner),
                       workspace_.memory());
   enter(layer.sliding ? StepPart::sliding_output : StepPart::global_output);
-  plan.output.run(backend_, tokens_, at(layout.inner), at(layout.update), workspace_.memory());
+  plan.output.run(backend_, tokens_, at(layout.inner), at(layout.update), workspace_);
   updated_ = true;
 }
 
@@ -250,9 +250,9 @@ void Gemma4Model::feed_forward(std::size_t index) {
   LayerPlan& plan = plan_.layers()[index];
   enter(StepPart::gate_up);
   plan.gate_up.run_gated(backend_, residual(weights.post_attention_norm, 1.0f, weights.pre_feed_forward_norm),
-                         at(layout.wide), at(layout.inner), workspace_.memory());
+                         at(layout.wide), at(layout.inner), workspace_);
   enter(StepPart::down);
-  plan.down.run(backend_, tokens_, at(layout.inner), at(layout.update), workspace_.memory());
+  plan.down.run(backend_, tokens_, at(layout.inner), at(layout.update), workspace_);
   updated_ = true;
 }
 

@@ -93,7 +93,7 @@ class Gemma4Model final : public Model {
   PlacedWeight table_;
   DeviceBuffer vectors_;
   DeviceBuffer activations_;
-  DeviceBuffer workspace_;
+  Workspace workspace_;
   std::vector<LayerWeights> layers_;
   const float* final_norm_ = nullptr;
   std::int64_t tokens_ = 0;         // of the last forward, padding included

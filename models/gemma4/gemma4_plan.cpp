@@ -292,7 +292,7 @@ MemoryPlan ModelPlan::memory() const {
   plan.weights += norm_bytes();
   for (const KvGroup& group : kv_->groups())
     (group.spec.window > 0 ? plan.kv_sliding : plan.kv_global) += group.plan.pool_bytes;
-  plan.workspace = workspace_bytes_;
+  plan.workspace = Workspace::allocated_bytes(workspace_bytes_);
   plan.activations = activation_layout_.bytes;
   plan.sequences_that_fit = kv_->sequences_that_fit();
   return plan;

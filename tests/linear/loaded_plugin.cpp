@@ -90,8 +90,15 @@ LoadedPlugin::LoadedPlugin(const std::string& name, const TestHost& host,
     const abi::OptionSpec& spec = descriptor_->options[i];
     const auto given = options.find(spec.name);
     if (given != options.end()) ++known;
-    values[i] = {sizeof(abi::OptionValue), spec.type, spec.default_integer, spec.default_real,
-                 given != options.end() ? given->second.c_str() : spec.default_text};
+    values[i] = {sizeof(abi::OptionValue), spec.type, spec.default_integer, spec.default_real, spec.default_text};
+    if (given == options.end()) continue;
+    if (spec.type == abi::OptionType::text) {
+      values[i].text = given->second.c_str();
+    } else if (spec.type == abi::OptionType::integer) {
+      values[i].integer = std::stoll(given->second);
+    } else {
+      throw std::runtime_error("tests give options of " + name + " as text or integers");
+    }
   }
   if (known != options.size()) throw std::runtime_error("an option that " + name + " does not have");
   const abi::Options all{sizeof(abi::Options), descriptor_->option_count, values.data()};

@@ -35,7 +35,7 @@ TEST(AbiGolden, Table) {
 
 TEST(AbiGolden, Versions) {
   EXPECT_EQ(abi::kContractVersion, 0u);
-  EXPECT_EQ(abi::kLinearInterfaceVersion, 0u);
+  EXPECT_EQ(abi::kLinearInterfaceVersion, 1u);
   EXPECT_EQ(abi::kAttentionInterfaceVersion, 1u);
   EXPECT_EQ(abi::kKvCacheInterfaceVersion, 1u);
   EXPECT_EQ(abi::kSchedulerInterfaceVersion, 0u);

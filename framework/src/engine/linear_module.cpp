@@ -113,7 +113,7 @@ LinearChoice& LinearModule::choice(std::int64_t rows) {
 }
 
 void LinearModule::run(const Backend& backend, std::int64_t rows, const void* input, void* output,
-                       std::int64_t output_stride, abi::Memory workspace, const abi::LinearResidual* residual) {
+                       std::int64_t output_stride, const Workspace& workspace, const abi::LinearResidual* residual) {
   LinearChoice& choice = this->choice(rows);
   abi::LinearArgs args{};
   args.size = sizeof args;
@@ -126,7 +126,8 @@ void LinearModule::run(const Backend& backend, std::int64_t rows, const void* in
   args.output_stride = output_stride;
   args.packed = choice.packed;
   args.parts = views_.data();
-  args.workspace = workspace;
+  args.workspace = workspace.memory();
+  args.counters = workspace.counters();
   args.residual = residual;
   SinkText text;
   abi::Status status;
@@ -146,7 +147,7 @@ std::uint32_t LinearGroup::fusions(std::int64_t rows) {
 }
 
 void LinearGroup::run(const Backend& backend, std::int64_t rows, const void* input, void* output,
-                      abi::Memory workspace) {
+                      const Workspace& workspace) {
   std::int64_t stride = 0;
   for (const LinearModule& module : modules_) stride += module.out_features();
   auto* part = static_cast<char*>(output);
@@ -156,7 +157,7 @@ void LinearGroup::run(const Backend& backend, std::int64_t rows, const void* inp
   }
 }
 
-void LinearGroup::run_normed(Backend& backend, const ResidualInput& input, void* output, abi::Memory workspace) {
+void LinearGroup::run_normed(Backend& backend, const ResidualInput& input, void* output, const Workspace& workspace) {
   if ((fusions(input.tokens) & abi::kFuseResidualNorm) == 0) {
     backend.residual_norm(input);
     run(backend, input.tokens, input.normed, output, workspace);
@@ -178,7 +179,7 @@ void LinearGroup::run_normed(Backend& backend, const ResidualInput& input, void*
 }
 
 void LinearGroup::run_gated(Backend& backend, const ResidualInput& input, void* wide, void* output,
-                            abi::Memory workspace) {
+                            const Workspace& workspace) {
   const std::uint32_t fused = fusions(input.tokens);
   if ((fused & abi::kFuseGeluGate) == 0) {
     std::int64_t width = 0;

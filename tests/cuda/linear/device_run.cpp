@@ -167,6 +167,9 @@ std::vector<float> DeviceMatrix::run_args(abi::LinearArgs& args, std::int64_t pa
   const std::int64_t stride = out + padding;
   const DeviceBytes y(static_cast<std::uint64_t>(((args.rows - 1) * stride + out) * element));
   const DeviceBytes workspace(plan_.workspace_bytes);
+  const std::vector<std::uint8_t> zeros(abi::kCounterBytes);
+  const DeviceBytes counters(abi::kCounterBytes);
+  counters.write(zeros.data(), abi::kCounterBytes);
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   args.size = sizeof args;
@@ -175,6 +178,7 @@ std::vector<float> DeviceMatrix::run_args(abi::LinearArgs& args, std::int64_t pa
   args.output_stride = stride;
   args.packed = packed_->data();
   args.workspace = workspace.memory();
+  args.counters = counters.data();
   Text error;
   const auto run_once = [&] {
     EXPECT_EQ(plugin_.linear().run(plan_, args, error.sink()), abi::Status::ok) << error.text;
@@ -185,6 +189,7 @@ std::vector<float> DeviceMatrix::run_args(abi::LinearArgs& args, std::int64_t pa
     check(cudaDeviceSynchronize(), "poison");
     launch();
     check(cudaStreamSynchronize(stream), "run");
+    EXPECT_EQ(counters.read(), zeros) << "counters are left other than zero";
     return y.read();
   };
   const std::vector<std::uint8_t> first = result(run_once);
@@ -202,7 +207,8 @@ std::vector<float> DeviceMatrix::run_args(abi::LinearArgs& args, std::int64_t pa
   check(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
   check(cudaGraphDestroy(graph), "cudaGraphDestroy");
   check(cudaStreamDestroy(stream), "cudaStreamDestroy");
-  EXPECT_TRUE(y.intact() && workspace.intact() && packed_->intact()) << "run wrote outside its buffers";
+  EXPECT_TRUE(y.intact() && workspace.intact() && counters.intact() && packed_->intact())
+      << "run wrote outside its buffers";
 
   std::vector<float> outputs(static_cast<std::size_t>(args.rows * out));
   for (std::int64_t row = 0; row < args.rows; ++row) {

@@ -6,7 +6,7 @@
 
 namespace facet::abi {
 
-inline constexpr std::uint32_t kLinearInterfaceVersion = 0;
+inline constexpr std::uint32_t kLinearInterfaceVersion = 1;
 
 enum class LinearRole : std::uint32_t { other = 0, q, k, v, qkv, qk, o, gate, up, gate_up, down, head };
 
@@ -54,6 +54,9 @@ struct LinearResidual {
   float* hidden_out;       // [rows, in_features]; may be null when update is
 };
 
+// What the blocks of one launch tell each other, in the memory of the problem's device.
+inline constexpr std::uint64_t kCounterBytes = 64;
+
 struct LinearPlan {
   std::uint32_t size;
   std::uint32_t reserved;
@@ -79,6 +82,7 @@ struct LinearArgs {
   const WeightView* parts;     // the weights stacked along out_features; only for plans that read in place
   Memory workspace;
   const LinearResidual* residual;  // in host memory, null without kFuseResidualNorm
+  void* counters;                  // kCounterBytes beside the workspace, 64-byte aligned; zero before and after a run
 };
 
 // supports() and plan() share one predicate: plan() of a problem that supports() accepts succeeds unless memory is

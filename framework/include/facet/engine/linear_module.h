@@ -11,6 +11,7 @@
 #include "facet/config/config.h"
 #include "facet/engine/plugin_choice.h"
 #include "facet/engine/weight_store.h"
+#include "facet/engine/workspace.h"
 #include "facet/memory/memory_plan.h"
 
 namespace facet {
@@ -98,10 +99,11 @@ class LinearModule {
   // The choice that serves `rows`; throws Error(run) when they are more than was planned for.
   LinearChoice& choice(std::int64_t rows);
   abi::DType output_type() const { return output_; }
-  // output[rows, out_features] = input[rows, in_features] W^T; strides in elements. workspace of workspace_bytes().
+  // output[rows, out_features] = input[rows, in_features] W^T; strides in elements. workspace of workspace_bytes() or
+  // more.
   // residual instead of input where the choice fuses it.
   void run(const Backend& backend, std::int64_t rows, const void* input, void* output, std::int64_t output_stride,
-           abi::Memory workspace, const abi::LinearResidual* residual = nullptr);
+           const Workspace& workspace, const abi::LinearResidual* residual = nullptr);
 
  private:
   std::vector<LinearSpec::Part> parts_;
@@ -121,11 +123,11 @@ class LinearGroup {
   std::vector<LinearModule>& modules() { return modules_; }
   const std::vector<LinearModule>& modules() const { return modules_; }
   // output row stride is the sum of all parts.
-  void run(const Backend& backend, std::int64_t rows, const void* input, void* output, abi::Memory workspace);
+  void run(const Backend& backend, std::int64_t rows, const void* input, void* output, const Workspace& workspace);
   // The same on the residual stream: its update and norm are done by the kernel, or before it.
-  void run_normed(Backend& backend, const ResidualInput& input, void* output, abi::Memory workspace);
+  void run_normed(Backend& backend, const ResidualInput& input, void* output, const Workspace& workspace);
   // gate|up on the residual stream, then output[rows, half] = gelu(gate) * up; `wide` [rows, 2 * half] is scratch.
-  void run_gated(Backend& backend, const ResidualInput& input, void* wide, void* output, abi::Memory workspace);
+  void run_gated(Backend& backend, const ResidualInput& input, void* wide, void* output, const Workspace& workspace);
 
  private:
   std::uint32_t fusions(std::int64_t rows);
