@@ -1,4 +1,4 @@
-// The kernels of w4a16_stream for 1 to 4 rows (gemv.cuh, split.cuh), with and without a norm.
+// The kernels of w4a16_stream for 1 to 4 rows (gemv.cuh, split.cuh).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +13,6 @@ namespace facet::test {
 namespace {
 
 using abi::DType;
-using abi::LinearRole;
 using abi::WeightFormat;
 
 constexpr std::int64_t kInputs[] = {8, 64, 129, 200, 320, 640, 1000, 1024, 1152, 1193};
@@ -73,30 +72,6 @@ TEST_F(EmulatedStream, TwoToFourRowsMatchDoubleInEveryCut) {
     splits.insert(args.splits);
     if (args.splits > 1) depths.insert(args.depth);
     if (static_cast<int>(emulated::last_launch().launch.grid) > args.clusters * args.splits) ++idle_blocks;
-  }
-}
-
-TEST_F(EmulatedStream, TheResidualNormMatchesDouble) {
-  for (std::uint64_t seed = base_; seed < base_ + 30; ++seed) {
-    std::mt19937_64 random(seed);
-    random_device_for(random);
-    emulated::set_seed(seed);
-    const std::int64_t rows = pick({1, 2}, random);
-    ProductCase product = random_case(pick(kOutputs, random), pick({64, 129, 1000, 1024, 4096}, random), rows, random);
-    product.fusions |= abi::kFuseResidualNorm;
-    product.max_rows = 2;
-    const bool updated = random() % 4 != 0;
-    const bool cancelled = updated && random() % 3 == 0;
-    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + to_string(product) + (updated ? ", updated" : "") +
-                 (cancelled ? ", cancelled" : "") + describe_device());
-    const std::vector<RandomPart> parts = case_parts(product, random);
-    RandomResidual made = random_residual(rows, product.shape.in_features, updated, cancelled, random);
-    product.rounding = {.weight = made.norm_error, .segment = 0x1p-15};
-    DeviceMatrix matrix(plugin_, device_problem_of(product), parts);
-    const std::vector<float> outputs = matrix.run(made.residual, rows);
-    expect_close(outputs, case_result(product, made.inputs, parts), product.output);
-    expect_hidden_close(made);
-    if (HasFailure()) return;
   }
 }
 

@@ -93,6 +93,21 @@ __device__ __forceinline__ float sum_of_warps(const float* partial) {
   return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
 }
 
+// What the sums of a row over its warps ([sum][kGemvWarps]: of u u, h h, h v and v v) say of its norms.
+struct RowNorm {
+  float first;     // factor of the update
+  float squares;   // of the new row before its scale
+  bool cancelled;  // the update all but cancels the stream, and rounding is as large as `squares`: sum what is left
+
+  // per: one by the number of inputs.
+  __device__ __forceinline__ RowNorm(const float* partial, float per, float epsilon, bool updated) {
+    first = updated ? rsqrtf(sum_of_warps(partial) * per + epsilon) : 0.0f;
+    const float parts = fmaf(first * first, sum_of_warps(partial + 3 * kGemvWarps), sum_of_warps(partial + kGemvWarps));
+    squares = fmaf(2.0f * first, sum_of_warps(partial + 2 * kGemvWarps), parts);
+    cancelled = squares < 0x1p-6f * parts;
+  }
+};
+
 // A lane's share of one row of the residual stream.
 struct ResidualRow {
   uint2 update[kGemvRoundChunks];
@@ -141,12 +156,11 @@ __device__ __forceinline__ void normalize_row(const StreamArgs& a, const GemvMem
     to_float(raw.update[i], u + 4 * i);
   }
   const float scale = updated ? residual.scale : 1.0f;
-  const float first = updated ? rsqrtf(sum_of_warps(partial) * per + residual.epsilon) : 0.0f;
-  const float parts = fmaf(first * first, sum_of_warps(partial + 3 * kGemvWarps), sum_of_warps(partial + kGemvWarps));
-  float squares = fmaf(2.0f * first, sum_of_warps(partial + 2 * kGemvWarps), parts);
+  const RowNorm norm(partial, per, residual.epsilon, updated);
+  float squares = norm.squares;
 #pragma unroll
-  for (int i = 0; i < 16; ++i) x[i] = fmaf(u[i] * first, norms.post[i], raw.hidden[i]) * scale;
-  if (squares < 0x1p-6f * parts) {  // the update all but cancels the stream, and rounding is as large: sum what is left
+  for (int i = 0; i < 16; ++i) x[i] = fmaf(u[i] * norm.first, norms.post[i], raw.hidden[i]) * scale;
+  if (norm.cancelled) {
     float left = 0.0f;
 #pragma unroll
     for (int i = 0; i < 16; ++i) left = fmaf(x[i], x[i], left);

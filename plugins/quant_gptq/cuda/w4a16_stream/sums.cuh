@@ -2,6 +2,7 @@
 #pragma once
 
 #include "quant_gptq/cuda/device/ptx.cuh"
+#include "quant_gptq/cuda/w4a16_stream/norm_blocks.cuh"
 #include "quant_gptq/cuda/w4a16_stream/split.h"
 
 namespace facet::linear {
@@ -17,8 +18,8 @@ struct SplitShare {
   int chunks;
 
   __device__ __forceinline__ SplitShare(const StreamArgs& a)
-      : rank(static_cast<int>(blockIdx.x) % a.splits),
-        cluster(static_cast<int>(blockIdx.x) / a.splits),
+      : rank(product_block(a.norm) % a.splits),
+        cluster(product_block(a.norm) / a.splits),
         units((a.shape.units - cluster + a.clusters - 1) / a.clusters),
         first_chunk(rank * a.block_chunks),
         chunks(min(a.block_chunks, a.shape.chunks - first_chunk)) {}

@@ -27,6 +27,7 @@ constexpr int kCopies = 4;
 struct StreamPlan {
   abi::LinearProblem problem;
   Rows32 shape;
+  std::uint64_t workspace_bytes;
   SplitDevice device;
   WideDevice wide;
 };
@@ -39,7 +40,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       .name = "w4a16_stream",
       .version = "0.1.0",
       .summary =
-          "int4 and int8 weights streamed through shared memory, 1 to 8 rows; fuses the GELU gate and, up to 2 rows, "
+          "int4 and int8 weights streamed through shared memory, 1 to 8 rows; fuses the GELU gate and, for few rows, "
           "the residual norm",
       .devices = static_cast<std::uint32_t>(abi::Device::cuda),
       .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant | abi::kPlansWithoutDevice};
@@ -48,12 +49,17 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
                           "blocks that share a multiprocessor: with 2, the next launch "
                           "loads its first weights while this one works"),
       sdk::boolean_option("dependent_launch", true,
-                          "start each launch before the one before it has ended (programmatic dependent launch)")};
+                          "start each launch before the one before it has ended (programmatic dependent launch)"),
+      sdk::integer_option(
+          "fuse_norm_rows", 2, 0, kWideRows, "",
+          "most rows whose residual norm is fused: up to 2 each block makes the inputs for itself, from "
+          "3 on some blocks of the launch make them for all; not measured yet above 2")};
 
   W4A16Stream(sdk::Host host, const sdk::OptionReader& options)
       : host_(host),
         blocks_per_sm_(static_cast<int>(options.integer("blocks_per_sm"))),
-        dependent_(options.boolean("dependent_launch")) {}
+        dependent_(options.boolean("dependent_launch")),
+        fuse_norm_rows_(options.integer("fuse_norm_rows")) {}
 
   static void probe(sdk::Host, sdk::Reasons& reasons) { probe_device(reasons); }
 
@@ -63,11 +69,13 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     check_rows32_problem(problem, reasons);
     reasons.require(problem.max_rows <= kWideRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
                     kWideRows);
-    if ((problem.fusions & abi::kFuseResidualNorm) != 0) {
-      reasons.require(problem.max_rows <= kGemvRows, "the residual norm is fused for up to ", kGemvRows,
-                      " rows, max_rows is ", problem.max_rows);
+    if (fuses_norm(problem)) {
+      reasons.require(problem.max_rows <= fuse_norm_rows_, "the residual norm is fused for up to ", fuse_norm_rows_,
+                      " rows (option fuse_norm_rows), max_rows is ", problem.max_rows);
       reasons.require(problem.in_features <= kGemvMaxNormInputs, "the residual norm is fused for up to ",
                       kGemvMaxNormInputs, " inputs, in_features is ", problem.in_features);
+      reasons.require(problem.max_rows <= kGemvRows || problem.in_features % 64 == 0, "the residual norm of more than ",
+                      kGemvRows, " rows is fused for a multiple of 64 inputs, in_features is ", problem.in_features);
     }
     reasons.require(problem.in_features <= kMostInputs, "in_features is ", problem.in_features,
                     ", this plugin takes up to ", kMostInputs);
@@ -75,10 +83,10 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       return;
     // The activations of a step stay in shared memory beside the ring.
     const Rows32 shape = rows32_shape(problem);
-    const bool norm = (problem.fusions & abi::kFuseResidualNorm) != 0;
-    const int rows = static_cast<int>(std::min<std::int64_t>(norm ? kGemvRows : kSplitRows, problem.max_rows));
-    const int gemv = gemv_fixed_bytes(shape, norm ? rows : 1) + kGemvMinSlots * gemv_page_bytes(shape);
-    reasons.require(gemv <= kSharedPerBlock && (norm || rows == 1 || split_fits(shape, rows, kSharedPerBlock)),
+    const int rows = static_cast<int>(std::min<std::int64_t>(kSplitRows, problem.max_rows));
+    const int gemv_rows = fuses_norm(problem) ? std::min(rows, kGemvRows) : 1;
+    const int gemv = gemv_fixed_bytes(shape, gemv_rows) + kGemvMinSlots * gemv_page_bytes(shape);
+    reasons.require(gemv <= kSharedPerBlock && (rows <= gemv_rows || split_fits(shape, rows, kSharedPerBlock)),
                     "in_features ", problem.in_features, " at ", rows,
                     " rows needs more shared memory than the 227 KiB of a block");
   }
@@ -88,14 +96,17 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     plan->problem = problem;
     plan->shape = rows32_shape(problem);
     set_layout(sizes, rows32_sizes(plan->shape, sizes));
+    if (fuses_norm(problem) && problem.max_rows > kGemvRows)  // the normalised inputs, bf16
+      plan->workspace_bytes = static_cast<std::uint64_t>(problem.max_rows * problem.in_features) * 2;
+    sizes.workspace_bytes = plan->workspace_bytes;
     if (!device_here()) return plan;
     int device = 0;
     check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     plan->device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
     plan->device.shared_per_multiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     plan->device.shared_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    check_cuda(gemv_prepare(plan->shape, (problem.fusions & abi::kFuseResidualNorm) != 0), "cudaFuncSetAttribute");
-    if (problem.max_rows > 1 && (problem.fusions & abi::kFuseResidualNorm) == 0) {
+    check_cuda(gemv_prepare(plan->shape, fuses_norm(problem)), "cudaFuncSetAttribute");
+    if (problem.max_rows > most_gemv_rows(problem)) {
       check_cuda(split_prepare(plan->shape), "cudaFuncSetAttribute");
       for (int splits = 1; splits <= kMostSplits; ++splits)
         plan->device.clusters[splits] = split_clusters(plan->shape, splits, plan->device.shared_per_block);
@@ -104,6 +115,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       require_tensor_maps();
       check_cuda(wide_prepare(plan->shape), "cudaFuncSetAttribute");
       plan->wide.multiprocessors = plan->device.multiprocessors;
+      plan->wide.norms_inside = fuse_norm_rows_ > kSplitRows ? 1 : 0;
       for (int splits = 2; splits <= kWideMostSplits; ++splits)
         plan->wide.clusters[splits] = wide_clusters(plan->shape, splits, plan->device.shared_per_block);
     }
@@ -115,13 +127,14 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   }
 
   void launch(const StreamPlan& plan, const abi::LinearArgs& args) override {
-    check_cuda_run(plan.problem, args, 0);
-    if (args.residual == nullptr && args.rows > kSplitRows) {
-      launch_wide(plan, args);
+    check_cuda_run(plan.problem, args, plan.workspace_bytes);
+    if (args.rows > kSplitRows) {
+      WideArgs wide = arguments<WideArgs>(plan, args);
+      launch_wide(plan, wide, stream_of(args));
       return;
     }
-    StreamArgs stream = arguments(plan, args);
-    if (args.residual == nullptr && args.rows > 1) {
+    StreamArgs stream = arguments<StreamArgs>(plan, args);
+    if (args.rows > most_gemv_rows(plan.problem)) {
       launch_split(plan, stream, stream_of(args));
     } else {
       launch_gemv(plan, stream, stream_of(args));
@@ -135,13 +148,27 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     return value;
   }
 
-  static StreamArgs arguments(const StreamPlan& plan, const abi::LinearArgs& args) {
-    StreamArgs made = product_args<StreamArgs>(plan.problem, plan.shape, args);
-    if ((plan.problem.fusions & abi::kFuseResidualNorm) != 0) {
-      const abi::LinearResidual& residual = *args.residual;
-      made.residual = {residual.epsilon,   residual.scale,     residual.hidden,    residual.update,
-                       residual.post_norm, residual.next_norm, residual.hidden_out};
-    }
+  static bool fuses_norm(const abi::LinearProblem& problem) { return (problem.fusions & abi::kFuseResidualNorm) != 0; }
+  // Rows that the kernels of gemv.cuh take; those of split.cuh and wide.cuh the others.
+  static int most_gemv_rows(const abi::LinearProblem& problem) { return fuses_norm(problem) ? kGemvRows : 1; }
+
+  template <typename Args>
+  static Args arguments(const StreamPlan& plan, const abi::LinearArgs& args) {
+    Args made = product_args<Args>(plan.problem, plan.shape, args);
+    if (!fuses_norm(plan.problem)) return made;
+    const abi::LinearResidual& residual = *args.residual;
+    made.residual = {residual.epsilon,   residual.scale,     residual.hidden,    residual.update,
+                     residual.post_norm, residual.next_norm, residual.hidden_out};
+    if (args.rows <= kGemvRows) return made;
+    const void* const arrays[] = {residual.hidden, residual.update, residual.post_norm, residual.next_norm,
+                                  residual.hidden_out};
+    if (std::any_of(std::begin(arrays), std::end(arrays),
+                    [](const void* array) { return reinterpret_cast<std::uintptr_t>(array) % 16 != 0; }))
+      sdk::fail(abi::Status::invalid_argument, "an array of the residual does not begin at a multiple of 16 bytes");
+    if (args.counters == nullptr) sdk::fail(abi::Status::invalid_argument, "the run has no counters");
+    made.norm = {kNormBlocks, static_cast<unsigned*>(args.counters)};
+    made.x = args.workspace.data;
+    made.x_stride = plan.shape.in_features;
     return made;
   }
 
@@ -184,27 +211,34 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     const Size size = next_size(plan.device, grid);
     int shared = std::max(split_ring(args, size.share - kBlockReserve), size.least);
     if (args.slots == 0) shared = split_ring(args, plan.device.shared_per_block);
+    shared = std::max(shared, norm_bytes(args));
     check_cuda(split_launch(args, grid, shared, dependent_, stream), "launch of w4a16_stream");
   }
 
-  void launch_wide(const StreamPlan& plan, const abi::LinearArgs& args) {
-    WideArgs made = product_args<WideArgs>(plan.problem, plan.shape, args);
-    const int grid = wide_cut(made, plan.wide);
+  void launch_wide(const StreamPlan& plan, WideArgs& args, cudaStream_t stream) {
+    const int grid = wide_cut(args, plan.wide);
     const Size size = next_size(plan.device, grid);
-    int shared = wide_ring(made, size.share - kBlockReserve);
+    int shared = wide_ring(args, size.share - kBlockReserve);
     if (shared != 0) shared = std::max(shared, size.least);
-    if (shared == 0) shared = wide_ring(made, plan.device.shared_per_block);
-    made.tensor = tensor_map_fits(args.input, args.input_stride) && plan.shape.in_features % 64 == 0 ? 1 : 0;
+    if (shared == 0) shared = wide_ring(args, plan.device.shared_per_block);
+    shared = std::max(shared, norm_bytes(args));
+    args.tensor = tensor_map_fits(args.x, args.x_stride) && plan.shape.in_features % 64 == 0 ? 1 : 0;
     CUtensorMap map{};
-    if (made.tensor != 0)
-      map = make_block_map(args.input, args.rows, plan.shape.in_features, args.input_stride, kWideRows,
-                           4 << made.k_shift);
-    check_cuda(wide_launch(made, map, grid, shared, dependent_, stream_of(args)), "launch of w4a16_stream");
+    if (args.tensor != 0)
+      map = make_block_map(args.x, args.rows, plan.shape.in_features, args.x_stride, kWideRows, 4 << args.k_shift);
+    check_cuda(wide_launch(args, map, grid, shared, dependent_, stream), "launch of w4a16_stream");
+  }
+
+  // Of a block that makes inputs.
+  template <typename Args>
+  static int norm_bytes(const Args& args) {
+    return args.norm.count > 0 ? norm_block_bytes(static_cast<int>(args.shape.in_features)) : 0;
   }
 
   sdk::Host host_;
   int blocks_per_sm_;
   bool dependent_;
+  std::int64_t fuse_norm_rows_;
   std::atomic<bool> larger_{true};
 };
 

@@ -13,6 +13,7 @@
 
 #include "quant_gptq/cuda/device/ptx.cuh"
 #include "quant_gptq/cuda/device/wgmma.cuh"
+#include "quant_gptq/cuda/w4a16_stream/norm_blocks.cuh"
 #include "quant_gptq/cuda/w4a16_stream/wide.h"
 
 namespace facet::linear {
@@ -33,8 +34,9 @@ struct WideWalk {
   int units;        // of a tile
 
   __device__ __forceinline__ explicit WideWalk(const WideArgs& a) {
-    rank = static_cast<int>(blockIdx.x) & ((1 << a.split_shift) - 1);
-    first = static_cast<int>(blockIdx.x) >> a.split_shift;
+    const int block = product_block(a.norm);
+    rank = block & ((1 << a.split_shift) - 1);
+    first = block >> a.split_shift;
     first_chunk = rank * a.block_chunks;
     chunks = min(a.block_chunks, a.shape.chunks - first_chunk);
     stage_shift = 1 + a.k_shift;

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "quant_gptq/cuda/rows32/layout.h"
+#include "quant_gptq/cuda/w4a16_stream/stream.h"
 
 namespace facet::linear {
 
@@ -47,14 +48,18 @@ struct WideArgs {
   int stages;        // of the ring
   int first_copies;  // stages under way while the ring fills for the first time
   int copies;        // and later
+  StreamResidual residual;
+  NormBlocks norm;
 };
 
 struct WideDevice {
   int multiprocessors;
   int clusters[kWideMostSplits + 1];  // that run at a time, by their number of blocks
+  int norms_inside = 0;  // 1: norms are made by blocks of such launches, so that none needs a place between two of them
 };
 
-// Fills in how args.rows rows are cut, all but the ring. Returns the number of blocks to launch.
+// Fills in how args.rows rows are cut, all but the ring; args.norm says how many blocks make inputs. Returns the number
+// of blocks to launch, those included.
 int wide_cut(WideArgs& args, const WideDevice& device);
 // Makes the ring in at most `shared` bytes of shared memory; returns what a block takes, 0 when it does not fit.
 int wide_ring(WideArgs& args, int shared);

@@ -50,7 +50,8 @@ __device__ __forceinline__ void wide_copy_inputs(const WideArgs& a, const CUtens
   const int slots = 1 << (kWideDigitShift - walk.stage_shift);
   const int bytes = kWideChunkDigitBytes << walk.stage_shift;
   wait_for_predecessor();
-  async_fence();  // ordinary stores of the launch before, read by the copy engine
+  await_rows(a.norm, a.rows);
+  async_fence();  // ordinary stores of other blocks, read by the copy engine
   WideSlot slot;
   slot.parity = 1;
 #pragma unroll 1
@@ -69,6 +70,7 @@ __device__ __forceinline__ void wide_copy_inputs(const WideArgs& a, const CUtens
       slot.next(slots);
     }
   }
+  leave_rows(a.norm, a.clusters << a.split_shift);
 }
 
 }  // namespace facet::linear

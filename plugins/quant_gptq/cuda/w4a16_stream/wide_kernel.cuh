@@ -30,7 +30,12 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_successor_begin();
-  if (static_cast<int>(blockIdx.x) >= a.clusters << a.split_shift) {  // keeps its place on a multiprocessor
+  const int block = product_block(a.norm);
+  if (block < 0) {
+    NormBlock(a.residual, a.norm, a.x, a.rows, static_cast<int>(a.shape.in_features), block_memory_1024).run();
+    return;
+  }
+  if (block >= a.clusters << a.split_shift) {  // keeps its place on a multiprocessor
     wait_for_predecessor();
     return;
   }
