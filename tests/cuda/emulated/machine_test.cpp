@@ -108,7 +108,8 @@ int product_sum(const signed char* matrix, const signed char* other, bool wait_f
     const std::uint64_t columns = wgmma_matrix(shared_address(memory));
     wgmma_fence();
     IntegerWgmma16<true, false>::run(sums, ones, columns);
-    for (int step = 1; step < 4; ++step) IntegerWgmma16<true, true>::run(sums, ones, columns + (step * 32 >> 4));
+    for (std::uint64_t byte = 32; byte < 128; byte += 32)
+      IntegerWgmma16<true, true>::run(sums, ones, columns + (byte >> 4));
     wgmma_commit();
     if (wait_first) wgmma_wait<0>();
     __syncthreads();

@@ -53,6 +53,7 @@ class Copier {
     std::uint32_t parity = 0;
     for (; place.tile < a_.tiles; advance(place)) {
       barrier_wait(m_.empty + 8 * stage, parity);
+      __syncwarp();  // a lane that came to look after the stage was filled and read again would wait for ever
       copy_weights(place, stage);
       copy_inputs(place, stage);
       if (++stage == a_.stages) {
