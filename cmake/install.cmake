@@ -42,7 +42,16 @@ endfunction()
 
 facet_install_kept(
   README.md
-  docs/comparison.md
+  docs/comparison.md docs/json.md docs/choosing-cuda-plugins.md docs/adr/README.md docs/adr/0001-stamp-in-the-file.md
+  docs/adr/0002-schedulers-ask.md docs/adr/0003-supports-has-no-cost.md docs/adr/0004-embedding-in-place.md
+  docs/adr/0005-device-backends.md docs/adr/0006-steps-that-run-ahead.md docs/adr/0007-plans-without-the-device.md
+  framework/README.md plugins/quant_gptq/cpu/README.md plugins/quant_gptq/cuda/README.md plugins/attention/cuda/README.md
+  plugins/quant_gptq/quantizer/README.md
+  examples/scheduler_shortest_first/CMakeLists.txt examples/scheduler_shortest_first/README.md
+  examples/scheduler_shortest_first/shortest_first.cpp
+  bench/results/cpu-attention.json bench/results/cpu-end-to-end.json bench/results/cpu-linear.json
+  bench/results/cpu-tokenizer.json bench/results/cuda-attention.json bench/results/cuda-gemma4-12b-synthetic.json
+  bench/results/cuda-linear.json bench/results/cuda-quantize-12b.json bench/results/cuda-quantize.json
   configs/default.toml configs/docs-5m.toml configs/gemma4-12b-synthetic.toml configs/mixed-layers.toml
   configs/requests.jsonl
   configs/caches/int8.toml configs/caches/paged.toml configs/caches/ring.toml configs/caches/static.toml
@@ -51,7 +60,7 @@ facet_install_kept(
   configs/lab/05-ring.toml configs/lab/06-final.toml configs/lab/requests.jsonl
   configs/kernels/attention-reference.toml configs/kernels/dense.toml configs/kernels/dequant_gemm.toml
   configs/kernels/reference.toml configs/kernels/split-by-rows.toml configs/kernels/w4a16.toml configs/kernels/w4a8.toml
-  configs/schedulers/continuous.toml configs/schedulers/static.toml)
+  configs/schedulers/continuous.toml configs/schedulers/requests.jsonl configs/schedulers/static.toml)
 # The configurations name their model relative to themselves, so the embedded models keep their places beside them.
 facet_install_kept(models/gemma4/checkpoints/README.md)
 foreach(checkpoint IN ITEMS docs-5m docs-22m-w4a16-g128)

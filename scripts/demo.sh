@@ -12,15 +12,19 @@ swapped="$tour/configs/swapped.toml"
 prompt="${FACET_DEMO_PROMPT:-To install the package,}"
 
 usage() {
-  echo "usage: demo.sh"
-  echo "  Takes no options. Installs missing packages (through sudo unless run as root), builds in build/demo, generates"
-  echo "  text, swaps a kernel, compares cache policies. Variables:"
+  echo "usage: demo.sh [--without-cuda]"
+  echo "  Installs missing packages (through sudo unless run as root), builds in build/demo, generates text, swaps a kernel,"
+  echo "  compares cache policies; all of it on the CPU."
+  echo "  --without-cuda     build no GPU kernels where a CUDA toolkit is installed: fewer files, a quarter of the disk"
+  echo "  Variables:"
   echo "  FACET_DEMO_PROMPT  the prompt to continue (default: To install the package,)"
   echo "  FACET_JOBS         compilers at a time (default: all processors)"
 }
 
+cuda=AUTO
 for argument in "$@"; do
   case "$argument" in
+    --without-cuda) cuda=OFF ;;
     -h | --help)
       usage
       exit 0
@@ -35,9 +39,36 @@ done
 build_program() {
   say "configure (release, without tests and benchmarks) in $build"
   cmake --preset release -S "$facet_root" -B "$build" \
-    -DFACET_BUILD_TESTS=OFF -DFACET_BUILD_BENCHMARKS=OFF --log-level=WARNING
-  say "build with $jobs jobs"
-  cmake --build "$build" -j "$jobs"
+    -DFACET_BUILD_TESTS=OFF -DFACET_BUILD_BENCHMARKS=OFF -DFACET_CUDA="$cuda" --log-level=WARNING
+  local toolkit
+  toolkit="$(sed -n 's/^FACET_NVCC_PROGRAM:[A-Z]*=//p' "$build/CMakeCache.txt")"
+  if [[ $cuda == OFF ]]; then
+    say "build with $jobs jobs, without GPU kernels"
+  elif [[ $toolkit == *nvcc ]]; then
+    say "build with $jobs jobs, GPU kernels too (by $toolkit; --without-cuda leaves them out)"
+  else
+    say "build with $jobs jobs, without GPU kernels: there is no CUDA toolkit"
+  fi
+  cmake --build "$build" -j "$jobs" 2>&1 | build_lines
+}
+
+# Lines of a build for a visitor: its steps share one line of a terminal, as ninja itself writes them. Remarks of ptxas on
+# how it scheduled a kernel are for its author.
+build_lines() {
+  local line open=no
+  while IFS= read -r line; do
+    if [[ $line == "ptxas info"* ]]; then
+      continue
+    elif [[ -t 1 && $line =~ ^\[[0-9]+/[0-9]+\  ]]; then
+      printf '\r\033[K%s' "${line:0:79}"
+      open=yes
+    else
+      if [[ $open == yes ]]; then echo; fi
+      open=no
+      printf '%s\n' "$line"
+    fi
+  done
+  if [[ $open == yes ]]; then echo; fi
 }
 
 prepare_tour() {

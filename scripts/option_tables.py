@@ -53,16 +53,21 @@ def document(program, listed):
 
 
 def main():
-    program = os.path.abspath(sys.argv[1])
+    arguments = [a for a in sys.argv[1:] if a != "--check"]
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        asked = any(a in ("-h", "--help") for a in arguments)
+        print(__doc__.strip(), file=sys.stdout if asked else sys.stderr)
+        return 0 if asked else 2
+    program = os.path.abspath(arguments[0])
     before, rest = open(TARGET).read().split(BEGIN)
     old, after = rest.split(END)
     listed = json.loads(facet(program, "plugins", "list", "--json"))["plugins"]
     new = "\n" + document(program, listed) + "\n"
-    if "--check" in sys.argv[2:]:
+    if "--check" in sys.argv:
         if not any(p.get("devices") == ["cuda"] for p in listed):
             old, new = without_cuda(old), without_cuda(new)
         if old != new:
-            sys.exit("the option tables of README.md do not match the plugins: run scripts/option_tables.py " + sys.argv[1])
+            sys.exit("the option tables of README.md do not match the plugins: run scripts/option_tables.py " + arguments[0])
         print("the option tables of README.md match the plugins")
         return
     with open(TARGET, "w") as out:
@@ -70,4 +75,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

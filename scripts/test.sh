@@ -16,7 +16,7 @@ tsan_labels="engine|workers"
 
 usage() {
   cat << 'TEXT'
-usage: test.sh [--quick] [--gate NAME]... [--no-setup] [--verbose]
+usage: test.sh [--quick] [--gate NAME]... [--without-cuda] [--no-setup] [--verbose]
   --quick      only format, build and test
   --gate NAME  only this gate; may be repeated. A gate that needs a build makes it. Names:
                format     clang-format over all tracked C++ files
@@ -29,6 +29,8 @@ usage: test.sh [--quick] [--gate NAME]... [--no-setup] [--verbose]
                packaging  install, move, build a plugin outside of the tree, run it
                asan-all   on request: the same over loader, commands, quantizer and models too
                golden     on request: quality of the quantizer on the 22 M model
+  --without-cuda
+               build no GPU kernels and none of their tests in the release build where a CUDA toolkit is installed
   --no-setup   do not look for missing packages first
   --verbose    show what the gates print, not only their logs' ends on failure
 TEXT
@@ -115,6 +117,8 @@ tracked_sources() {
 configure() {
   local preset=$1
   shift
+  # The presets of the other gates say themselves that they have none.
+  if [[ $preset == release ]]; then set -- "-DFACET_CUDA=$cuda" "$@"; fi
   cmake --preset "$preset" -S "$facet_root" -B "$facet_root/build/$preset" "$@"
 }
 
@@ -209,6 +213,7 @@ summary() {
 }
 
 gates=()
+cuda=AUTO
 setup=yes
 verbose=no
 while [[ $# -gt 0 ]]; do
@@ -219,6 +224,7 @@ while [[ $# -gt 0 ]]; do
       gates+=("$2")
       shift
       ;;
+    --without-cuda) cuda=OFF ;;
     --no-setup) setup=no ;;
     --verbose) verbose=yes ;;
     -h | --help)

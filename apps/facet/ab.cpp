@@ -1,11 +1,9 @@
 // facet ab: two or more configs against each other, on the same requests, in one process.
-#include <unistd.h>
-
-#include <cstdlib>
 #include <fstream>
 
 #include "ab_report.h"
 #include "facet/base/log.h"
+#include "machine_load.h"
 #include "memory_limit.h"
 #include "request_file.h"
 
@@ -37,38 +35,15 @@ void check_writable(const std::string& file) {
   if (!fs::exists(status) && !linked) fs::remove(path, error);
 }
 
-// Runnable processes over the last minute (less than 0: the system does not say), and the processors they share.
-struct MachineLoad {
-  double average = -1;
-  std::int64_t processors = 0;
-};
-
-MachineLoad machine_load() {
-  MachineLoad load;
-  load.processors = sysconf(_SC_NPROCESSORS_ONLN);
-  if (getloadavg(&load.average, 1) != 1) load.average = -1;
-  return load;
-}
-
-// Other work takes turns with the rounds: a single round may take twice as long as the next for no reason of its own.
-void warn_when_busy(const MachineLoad& load) {
-  if (load.average <= static_cast<double>(load.processors)) return;
-  log(LogLevel::warn,
-      "the machine is busy: load average {:.2f} on {} processors before the first round; times and verdicts may "
-      "contradict each other. Compare again when it is quiet",
-      load.average, load.processors);
-}
-
 void ab(const AbOptions& options, const GlobalOptions& global) {
   if (!options.out.empty()) check_writable(options.out);
   std::vector<AbVariant> variants = plan_variants(options, global);
   const MachineLoad load = machine_load();
-  warn_when_busy(load);
+  warn_when_busy(load, "round; times and verdicts may contradict each other. Compare again when it is quiet");
   const std::vector<std::size_t> order = measure_variants(variants, options, global);
   require_activation(variants);
   Json document = ab_json(variants, order, options);
-  document["load_average"] = load.average < 0 ? Json(nullptr) : Json(load.average);
-  document["processors"] = load.processors;
+  add_machine_load(document, load);
   if (global.json) {
     print_json(document);
   } else {

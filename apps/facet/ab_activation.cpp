@@ -131,7 +131,8 @@ std::vector<AbDifference> differences(const AbVariant& a, const AbVariant& b) {
   const auto compare = [&](const char* key, const auto& x, const auto& y) {
     if (x != y) list.push_back({key, fmt::format("{}", x), fmt::format("{}", y)});
   };
-  compare("model.path", left.model.path.string(), right.model.path.string());
+  if (left.model.real_path() != right.model.real_path())
+    compare("model.path", left.model.path.string(), right.model.path.string());
   compare("model.head", left.model.head, right.model.head);
   compare("engine.device", left.engine.device, right.engine.device);
   compare("engine.max_sequences", left.engine.max_sequences, right.engine.max_sequences);

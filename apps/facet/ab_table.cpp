@@ -37,6 +37,12 @@ void print_aligned(const std::vector<Cells>& rows, bool words = false) {
   }
 }
 
+// "1 round", "5 rounds".
+std::string counted(const Json& count, std::string_view what) {
+  const auto number = count.get<std::int64_t>();
+  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+}
+
 void print_variants(const Json& document) {
   std::vector<Cells> rows(1, Cells{""});
   for (const Json& variant : document["variants"]) rows[0].push_back(variant["name"].get<std::string>());
@@ -125,8 +131,8 @@ void print_pair(const Json& pair) {
 void print_ab(const Json& document) {
   std::string order;
   for (const Json& name : document["order"]) order += (order.empty() ? "" : " ") + name.get<std::string>();
-  fmt::print("{} requests, {} rounds after {} to warm up, in the order {}\n", document["requests"].get<std::size_t>(),
-             document["rounds"].get<std::int64_t>(), document["warmup_rounds"].get<std::int64_t>(), order);
+  fmt::print("{}, {} after {} to warm up, in the order {}\n", counted(document["requests"], "request"),
+             counted(document["rounds"], "round"), document["warmup_rounds"].get<std::int64_t>(), order);
   for (const Json& variant : document["variants"]) {
     const Json& shared = variant["shares_weights_with"];
     fmt::print("  {}: {}{}\n", variant["name"].get<std::string>(), variant["config_file"].get<std::string>(),

@@ -4,12 +4,15 @@
 #include "bench_report.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
+#include "machine_load.h"
 #include "memory_limit.h"
 #include "request_file.h"
 #include "tune.h"
 
 namespace facet::cli {
 namespace {
+
+constexpr const char* kWhenBusy = "measurement; times are longer and spread more. Measure again when it is quiet";
 
 std::unique_ptr<Bench> open_bench(const BenchOptions& options, const GlobalOptions& global) {
   const Config config = bench_config(options);
@@ -33,7 +36,10 @@ void bench_tune(const BenchOptions& options, const GlobalOptions& global) {
   try {
     const auto pipeline = open_pipeline(config, global, false);
     check_memory_limit(*pipeline, global);
+    const MachineLoad load = machine_load();
+    warn_when_busy(load, kWhenBusy);
     document = tune(*pipeline, options.tune, options.repeat);
+    add_machine_load(document, load);
   } catch (const Error& error) {
     throw in_words_of(options, error);
   }
@@ -48,6 +54,8 @@ void bench(const BenchOptions& options, const GlobalOptions& global) {
   if (!options.tune.empty()) return bench_tune(options, global);
   const std::unique_ptr<Bench> opened = open_bench(options, global);
   Bench& machine = *opened;
+  const MachineLoad load = machine_load();
+  warn_when_busy(load, kWhenBusy);
   std::vector<double> bandwidth = machine.read_rates();
   for (double& value : bandwidth) value /= 1e9;
   Json limit = {
@@ -61,6 +69,7 @@ void bench(const BenchOptions& options, const GlobalOptions& global) {
                    {"read_bandwidth", bandwidth.empty() ? Json() : std::move(limit)},
                    {"bf16_tflop_per_s", spread_json(products)},
                    {"runs", Json::array()}};
+  add_machine_load(document, load);
   const std::vector<BenchShape> shapes = machine.shapes();
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const BenchShape& shape = shapes[i];
@@ -87,8 +96,7 @@ void add_bench(CLI::App& app, GlobalOptions& global) {
   command->add_option("--synthetic", options->synthetic,
                       "Random weights in the shape of a model (gemma4-12b) in place of the config's; without a config, "
                       "with the plugins that serve it best on the device and room for what is measured");
-  command->add_option("--device", options->device, "In place of engine.device")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  command->add_option("--device", options->device, "In place of engine.device")->check(CLI::IsMember({"cpu", "cuda"}));
   add_list(*command, "--prompt-tokens", "Lengths of prompts, separated by commas", options->prompt_tokens);
   add_list(*command, "--generate", "Tokens to generate; 1: no decode is measured", options->generate);
   add_list(*command, "--batch", "Sequences at the same time", options->batch);

@@ -177,11 +177,16 @@ void add_eval(CLI::App& app, GlobalOptions& global) {
       app.add_subcommand("eval", "Negative log-likelihood of token sequences, and the distance from another model");
   auto options = std::make_shared<EvalOptions>();
   command->add_option("config", options->config, "TOML file")->required();
-  command->add_option("--tokens", options->tokens, "File with one JSON array of token ids a line")->required();
+  command
+      ->add_option("--tokens", options->tokens,
+                   "File with one JSON array of token ids a line; lines 'length N:' of the "
+                   "result are over all sequences of exactly N tokens")
+      ->required();
   command->add_option(
       "--against", options->against,
       "TOML file of a reference: adds mean KL(reference || CONFIG) in nats a prediction, top-1 agreement "
-      "and the largest logit difference. Sequences then run one by one");
+      "the largest logit difference, and NLL: CONFIG's minus the reference's, below 0 where CONFIG predicts better. "
+      "Sequences then run one by one");
   command
       ->add_option("--path", options->path, "prefill: in the configured chunks; decode: every token by the decode path")
       ->capture_default_str();

@@ -41,6 +41,13 @@ std::string plugin_text(const Json& choice) {
                      options.empty() ? "" : fmt::format(" ({})", options));
 }
 
+// Rules are counted from 0; the line is what a reader finds. Rules of a tuning file are named with theirs.
+std::string rule_text(const Json& choice) {
+  const std::string rule = text_of(choice["rule"]);
+  if (!rule.starts_with("linear.rules[")) return rule;
+  return fmt::format("{} of line {}", rule, choice["rule_line"].get<int>());
+}
+
 void print_refusals(const Json& entry, int indent) {
   for (const Json& refusal : entry["refused"]) {
     fmt::print("{:{}}refused {}: {}\n", "", indent, text_of(refusal["plugin"]), text_of(refusal["reasons"]));
@@ -95,13 +102,13 @@ void print_linear(const Json& modules) {
       if (!choice["planned"].get<bool>()) {
         fmt::print("    rows {}-{}: {}, rule {}, not asked: it plans only on its device\n",
                    choice["min_rows"].get<std::int64_t>(), choice["max_rows"].get<std::int64_t>(), plugin_text(choice),
-                   text_of(choice["rule"]));
+                   rule_text(choice));
         print_refusals(choice, 6);
         continue;
       }
       const std::string layout = text_of(choice["layout"]), fused = text_of(choice["fused"]);
       fmt::print("    rows {}-{}: {}, rule {}, {}{}\n", choice["min_rows"].get<std::int64_t>(),
-                 choice["max_rows"].get<std::int64_t>(), plugin_text(choice), text_of(choice["rule"]),
+                 choice["max_rows"].get<std::int64_t>(), plugin_text(choice), rule_text(choice),
                  fused.empty() ? std::string() : fmt::format("fuses {}, ", fused),
                  layout.empty() ? std::string("reads the weights in place")
                                 : fmt::format("layout '{}', {} packed", layout,

@@ -80,6 +80,7 @@ Json module_json(const LinearModule& module, const Bystanders<abi::Linear>* byst
     Json line = {{"min_rows", choice.min_rows}, {"max_rows", choice.max_rows}};
     const LoadedPlugin& plugin = choice.instance->plugin.plugin();
     add_plugin(line, plugin, choice.instance->options, choice.rule);
+    line["rule_line"] = choice.rule_line;
     line["planned"] = choice.planned();
     line["layout"] = choice.plan.layout;
     line["packed_bytes"] = choice.plan.packed_bytes;

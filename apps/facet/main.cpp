@@ -42,15 +42,28 @@ std::string unknown_command_text(const CLI::App& app, const std::string& word) {
                      near.empty() ? "" : fmt::format("; did you mean '{}'?", near), fmt::join(known, ", "));
 }
 
+// The command that the words chose, as deep as they go: `facet plugins describe`.
+const CLI::App& chosen_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return *command;
+}
+
+std::string help_text(const CLI::App& app) {
+  std::string words;
+  for (const CLI::App* command = &chosen_command(app); command != &app; command = command->get_parent())
+    words = command->get_name() + " " + words;
+  return fmt::format("`facet {}--help` shows what it takes", words);
+}
+
 // CLI11 lists what is left over from the last to the first and suggests nothing. The first unknown option counts: words
 // behind it may be its values.
 std::string leftover_text(const CLI::App& app) {
-  const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  const CLI::App* command = &chosen_command(app);
   const std::vector<std::string> words = app.remaining(true);
   const auto option = std::find_if(words.begin(), words.end(),
                                    [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
-  const std::string help = fmt::format("`facet {} --help` shows what it takes", command->get_name());
+  const std::string help = help_text(app);
   if (option == words.end()) return fmt::format("'{}' is one argument too many; {}", fmt::join(words, " "), help);
   const std::string name = option->substr(0, option->find('='));
   std::vector<std::string> known;
@@ -62,19 +75,28 @@ std::string leftover_text(const CLI::App& app) {
                      help);
 }
 
+// A command that stands alone, as `facet` or `facet plugins`, where one of its own must follow.
+std::string missing_command_text(const CLI::App& command) {
+  std::vector<std::string> known;
+  for (const CLI::App* own : command.get_subcommands(nullptr)) known.push_back(own->get_name());
+  return fmt::format("a command is missing; commands are {}", fmt::join(known, ", "));
+}
+
+std::string usage_text(const CLI::App& app, const CLI::ParseError& error, const char* first_word) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) return leftover_text(app);
+  if (first_word != nullptr && first_word[0] != '-' && app.get_subcommands().empty())
+    return unknown_command_text(app, first_word);
+  const CLI::App& command = chosen_command(app);
+  const bool alone = !command.get_subcommands(nullptr).empty();
+  const bool required = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  return fmt::format("{}; {}", alone && required ? missing_command_text(command) : error.what(), help_text(app));
+}
+
 int report_usage(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   using facet::ErrorKind;
   if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
-  std::string text = error.what();
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    text = leftover_text(app);
-    complain("usage error: " + text);
-  } else if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) {
-    text = unknown_command_text(app, argv[1]);
-    complain("usage error: " + text);
-  } else {
-    app.exit(error);
-  }
+  const std::string text = usage_text(app, error, argc > 1 ? argv[1] : nullptr);
+  complain("usage error: " + text);
   if (wants_json(argc, argv)) print_failure(ErrorKind::usage, text);
   return exit_code(ErrorKind::usage);
 }

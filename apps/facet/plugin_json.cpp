@@ -57,6 +57,12 @@ Json option_json(const abi::OptionSpec& spec) {
   return json;
 }
 
+// A scheduler decides on the host which rows are computed, whatever computes them; its mask is not asked.
+Json devices_json(const abi::PluginDescriptor& descriptor) {
+  if (descriptor.kind == abi::PluginKind::scheduler) return Json::array({"any"});
+  return words(descriptor.devices, kDevices);
+}
+
 }  // namespace
 
 Json plugin_json(const LoadedPlugin& plugin) {
@@ -65,7 +71,7 @@ Json plugin_json(const LoadedPlugin& plugin) {
           {"name", descriptor.name},
           {"version", descriptor.version},
           {"summary", descriptor.summary},
-          {"devices", words(descriptor.devices, kDevices)},
+          {"devices", devices_json(descriptor)},
           {"phases", words(descriptor.phases, kPhases)},
           {"flags", words(descriptor.flags, kFlags)},
           {"build", descriptor.build_signature},

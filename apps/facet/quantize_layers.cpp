@@ -84,7 +84,7 @@ void LayerLoop::run() {
   for (layer_ = 0; layer_ < layers; ++layer_) {
     walk_.begin_layer(layer_);
     if (work_.has(layer_part(layer_))) {
-      progress_.now(fmt::format("layer {} of {}: done before", layer_ + 1, layers));
+      progress_.now(fmt::format("layer {} of {}", layer_ + 1, layers), "taking over the finished");
       replay_layer();
       progress_.skip(layer_cost(bench_, layer_, tokens_));
     } else {

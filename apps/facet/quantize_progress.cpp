@@ -16,8 +16,9 @@ QuantizeProgressLine::~QuantizeProgressLine() {
   if (shown_) std::fputs("\r\033[K", stderr);
 }
 
-void QuantizeProgressLine::now(const std::string& what) {
+void QuantizeProgressLine::now(const std::string& what, const std::string& verb) {
   what_ = what;
+  verb_ = verb;
   show();
 }
 
@@ -32,7 +33,7 @@ void QuantizeProgressLine::skip(double cost) {
 }
 
 std::string QuantizeProgressLine::line(const std::string& what) const {
-  std::string line = fmt::format("quantizing {}, {:.0f} %", what, 100 * (done_ + skipped_) / total_);
+  std::string line = fmt::format("{} {}, {:.0f} %", verb_, what, 100 * (done_ + skipped_) / total_);
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   if (done_ > 0) {
     const auto left = static_cast<std::int64_t>(elapsed / done_ * std::max(0.0, total_ - done_ - skipped_));

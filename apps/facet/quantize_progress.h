@@ -15,8 +15,8 @@ class QuantizeProgressLine {
   QuantizeProgressLine(const QuantizeProgressLine&) = delete;
   QuantizeProgressLine& operator=(const QuantizeProgressLine&) = delete;
 
-  // What is being done now.
-  void now(const std::string& what);
+  // What is being done now; `verb` where it is not quantized.
+  void now(const std::string& what, const std::string& verb = "quantizing");
   // Work that was done; `skipped` work cost no time and does not count for the speed.
   void add(double cost);
   void skip(double cost);
@@ -27,7 +27,7 @@ class QuantizeProgressLine {
   std::string line(const std::string& what) const;
 
   double total_, done_ = 0, skipped_ = 0;
-  std::string what_;
+  std::string what_, verb_;
   std::string logged_;  // the layer of the last line that was not for a terminal
   std::chrono::steady_clock::time_point logged_at_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();

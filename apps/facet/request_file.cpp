@@ -104,6 +104,17 @@ std::function<void(const std::vector<std::string>&)> whole_number_list(const cha
   };
 }
 
+CLI::Validator real_number(const char* range) {
+  const auto read = [range](std::string& text) -> std::string {
+    double value = 0;
+    const char* end = text.data() + text.size();
+    const std::from_chars_result result = std::from_chars(text.data(), end, value);
+    if (result.ec == std::errc() && result.ptr == end) return {};
+    return fmt::format("'{}' is not a number, {}", text, range);
+  };
+  return {read, range};
+}
+
 CLI::Validator not_empty() {
   return {[](std::string& text) { return text.empty() ? std::string("must not be empty") : std::string(); }, ""};
 }

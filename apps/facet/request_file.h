@@ -18,6 +18,9 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 std::function<void(const std::vector<std::string>&)> whole_number_list(const char* option, std::uint64_t least,
                                                                        std::uint64_t most,
                                                                        std::vector<std::int64_t>& values);
+// For CLI::Option::check: the whole text must be a decimal number; `range` is said in the refusal and in the help, such
+// as "0 to 100", and held by whoever takes the value.
+CLI::Validator real_number(const char* range);
 // For CLI::Option::check: refuses an empty text.
 CLI::Validator not_empty();
 // Throws Error(usage) naming the option and the byte when `text` is not valid UTF-8.

@@ -204,19 +204,19 @@ void add_run(CLI::App& app, GlobalOptions& global) {
   command->add_flag("--greedy", options->greedy,
                     "Always take the most probable token (the default without --temperature)");
   command->add_option("--temperature", options->sampling.temperature, "0: greedy")
-      ->check(not_empty())
+      ->check(real_number("0 to 100"))
       ->capture_default_str();
   command->add_option("--top-k", options->sampling.top_k, "Keep the k most probable tokens; 0: all")
       ->transform(whole_number(0, INT64_MAX))
       ->capture_default_str();
   command->add_option("--top-p", options->sampling.top_p, "Keep the most probable tokens that reach this mass")
-      ->check(not_empty())
+      ->check(real_number("above 0, up to 1"))
       ->capture_default_str();
   command->add_option("--min-p", options->sampling.min_p, "Keep tokens at least this fraction as probable as the best")
-      ->check(not_empty())
+      ->check(real_number("0 to 1"))
       ->capture_default_str();
   command->add_option("--repetition-penalty", options->sampling.repetition_penalty, "1: none")
-      ->check(not_empty())
+      ->check(real_number("0.01 to 100"))
       ->capture_default_str();
   options->seed_given =
       command->add_option("--seed", options->seed, "Makes sampling repeatable")->transform(whole_number(0, UINT64_MAX));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <set>
 
 #include "bench_report.h"
 #include "facet/base/log.h"
@@ -54,6 +55,27 @@ Json best_of(std::int64_t rows, Json plugins, const Json& before) {
   return {{"rows", rows}, {"best", plugins[best]["index"]}, {"plugins", std::move(plugins)}};
 }
 
+// Minutes of measuring one plugin against nothing would end in a file that says what the configuration says.
+void require_two(const std::vector<TunedPlugin>& plugins, const Config& config) {
+  if (plugins.size() > 1) return;
+  throw_error(
+      ErrorKind::config,
+      "{}: [linear] names one plugin only, '{}'; --tune has nothing to compare it with. Name the others that may "
+      "serve in [[linear.rules]], whose row limits do not count here",
+      config.file.string(), plugins.front().choice().plugin);
+}
+
+// Modules that only one plugin served: nothing was compared there.
+void warn_unopposed(const Json& kind) {
+  std::set<std::string> served;
+  for (const Json& entry : kind["rows"]) {
+    for (const Json& plugin : entry["plugins"]) served.insert(plugin["plugin"].get<std::string>());
+  }
+  if (served.size() > 1) return;
+  log(LogLevel::warn, "--tune: {}: only {} of the configuration's plugins takes it; there was nothing to compare",
+      kind["layers"].get<std::string>(), *served.begin());
+}
+
 class Tuner {
  public:
   Tuner(gemma4::Pipeline& pipeline, std::int64_t repeat)
@@ -61,7 +83,9 @@ class Tuner {
         backend_(*pipeline.shared()->backend),
         repeat_(repeat),
         plugins_(tuned_plugins(pipeline)),
-        buffers_(backend_, pipeline.plan().linear_specs()) {}
+        buffers_(backend_, pipeline.plan().linear_specs()) {
+    require_two(plugins_, pipeline.config());
+  }
 
   // {"layers", "matrices", "rows": [...]}
   Json measure(const TunedKind& kind) {
@@ -203,6 +227,7 @@ Json tune(gemma4::Pipeline& pipeline, const std::filesystem::path& file, std::in
   for (const TunedKind& kind : tuned_kinds(pipeline.plan().linear_specs())) {
     say_phase(fmt::format("bench: {}, up to {} rows", kind.layers, kind.max_rows()));
     Json measured = tuner.measure(kind);
+    warn_unopposed(measured);
     text += fmt::format("\n# {}, {} of them\n", kind.layers, kind.specs.size());
     for (const Json& entry : measured["rows"]) text += fmt::format("# {}\n", measured_line(entry));
     for (const LinearRule& rule : tuner.rules(measured)) {

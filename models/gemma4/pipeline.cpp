@@ -11,13 +11,6 @@ namespace {
 
 constexpr std::uint64_t kSyntheticSeed = 1;
 
-// "auto" is the CPU, which every plugin set can be run on; a GPU is used when it is asked for.
-std::string device_of(const Config& config) {
-  if (config.engine.device != "auto") return config.engine.device;
-  log(LogLevel::info, "engine.device auto: cpu; write \"cuda\" for a GPU");
-  return "cpu";
-}
-
 // "no GPU: ..." of "engine.device: 'cuda' is not available: no GPU: ...; use ...".
 std::string absence_of(const Error& error) {
   std::string reason = error.message();
@@ -50,10 +43,10 @@ std::shared_ptr<SharedParts> make_shared_parts(const Config& config, bool only_p
   } else {
     parts->source = make_synthetic_source(config.model.synthetic, kSyntheticSeed, *parts->services->table());
   }
-  parts->device = device_of(config);
+  parts->device = config.engine.device;
   open_device(*parts, only_plan);
   if (parts->backend) parts->store = std::make_unique<WeightStore>(*parts->backend);
-  parts->model_path = config.model.path;
+  parts->model_path = config.model.real_path();
   parts->synthetic = config.model.synthetic;
   parts->threads = config.engine.threads;
   parts->cpu_isa = config.engine.cpu_isa;
@@ -88,8 +81,8 @@ Pipeline::Pipeline(Config config, PipelineOptions options, std::shared_ptr<Share
 Pipeline::~Pipeline() = default;
 
 bool Pipeline::can_share(const Config& other) const {
-  return shared_->model_path == other.model.path && shared_->synthetic == other.model.synthetic &&
-         shared_->device == device_of(other) && shared_->threads == other.engine.threads &&
+  return shared_->model_path == other.model.real_path() && shared_->synthetic == other.model.synthetic &&
+         shared_->device == other.engine.device && shared_->threads == other.engine.threads &&
          shared_->cpu_isa == other.engine.cpu_isa;
 }
 

@@ -20,7 +20,7 @@ struct SharedParts {
   std::unique_ptr<Checkpoint> checkpoint;  // null for a synthetic model
   std::unique_ptr<WeightSource> source;
   std::unique_ptr<WeightStore> store;
-  std::filesystem::path model_path;
+  std::filesystem::path model_path;  // symlinks walked; empty for a synthetic model
   std::string synthetic;
   std::string device;  // "cpu" or "cuda"
   std::int64_t threads = 0;
@@ -38,7 +38,7 @@ struct PipelineOptions {
 class Pipeline {
  public:
   // Plans everything; allocates no weight, KV or activation memory. `shared` may come from another pipeline whose
-  // model.path, engine.device, engine.threads and engine.cpu_isa are equal (see can_share); null: parts of its own.
+  // checkpoint, engine.device, engine.threads and engine.cpu_isa are equal (see can_share); null: parts of its own.
   Pipeline(Config config, PipelineOptions options, std::shared_ptr<SharedParts> shared = nullptr);
   ~Pipeline();
 

@@ -174,11 +174,25 @@ TEST_F(Ab, SameConfigTwiceIsNotedAndWritten) {
       run_facet({"ab", file, file, "--requests", requests({8, 9}, 3), "--rounds", "2", "--out", out});
   ASSERT_EQ(result.exit_code, 0) << result.text();
   EXPECT_THAT(result.out, HasSubstr("A/A"));
+  EXPECT_THAT(result.out, HasSubstr("2 requests, 2 rounds after 1 to warm up"));
   EXPECT_THAT(result.out, HasSubstr("equal tokens 100.00 % of 12"));
   std::ifstream in(out);
   const Json document = Json::parse(in);
   EXPECT_TRUE(document["pairs"][0]["same_settings"].get<bool>());
   EXPECT_TRUE(document["pairs"][0]["switched"].empty());
+}
+
+// A checkpoint behind a symlink is the same checkpoint: its weights are loaded once, and its path is no difference.
+TEST_F(Ab, SymlinkToOneCheckpointIsNoDifference) {
+  std::filesystem::create_directory_symlink(embedded_checkpoint(), folder_ / "linked");
+  ConfigText linked;
+  linked.model = "linked";
+  const ProgramResult result = run_facet({"ab", config("plain.toml"), config("linked.toml", linked), "--requests",
+                                          requests({6}, 2), "--rounds", "1", "--no-nll", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.text();
+  const Json document = result.json();
+  EXPECT_EQ(document["variants"][1]["shares_weights_with"], "A");
+  EXPECT_EQ(document["pairs"][0]["differences"], Json::array());
 }
 
 // A prompt that occurs twice is reused inside a round by the paged cache, and never from one round to the next.
@@ -229,6 +243,11 @@ TEST_F(Ab, BenchReportsPrefillAndDecode) {
                                           "--batch", "1,2", "--repeat", "2", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.text();
   const Json document = result.json();
+  // Whether the machine is busy now is not for a test to say, but the warning and the numbers must agree.
+  const Json& load = document["load_average"];
+  EXPECT_GE(document["processors"].get<std::int64_t>(), 1);
+  const bool busy = load.is_number() && load.get<double>() > document["processors"].get<double>();
+  EXPECT_EQ(result.err.find("the machine is busy") != std::string::npos, busy) << result.text();
   EXPECT_GT(document["read_bandwidth"]["gb_per_s"]["median"].get<double>(), 0.01);
   ASSERT_EQ(document["runs"].size(), 4u);
   for (const Json& run : document["runs"]) {

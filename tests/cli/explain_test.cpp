@@ -93,7 +93,9 @@ TEST_F(ExplainTest, TextGroupsIdenticalLayersIntoRanges) {
   EXPECT_THAT(
       run.out,
       AllOf(HasSubstr("layers 0-1 self_attn.{q_proj,k_proj,v_proj}"), HasSubstr("layers 0,2 mlp.{gate_proj,up_proj}"),
-            HasSubstr("layers 1 mlp.{gate_proj,up_proj}"), HasSubstr("refused w4a16:"), HasSubstr("lm_head")));
+            HasSubstr("layers 1 mlp.{gate_proj,up_proj}"), HasSubstr("refused w4a16:"), HasSubstr("lm_head"),
+            // Counted from 0 and hard to find without the line of its plugin.
+            testing::ContainsRegex("rule linear\\.rules\\[0\\] of line [0-9]+,")));
 }
 
 TEST_F(ExplainTest, AsksEverybodyWithAll) {

@@ -166,14 +166,19 @@ TEST_P(WrongUseTest, EndsWithCodeTwo) {
   const ProgramResult run = run_facet(arguments);
   EXPECT_EQ(run.exit_code, 2) << run.text();
   EXPECT_EQ(run.out, "");
+  EXPECT_THAT(run.err, testing::StartsWith("facet: "));
   EXPECT_THAT(run.err, HasSubstr(GetParam().message));
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Uses, WrongUseTest,
     testing::Values(
-        WrongUse{"no_command", {}, "subcommand"}, WrongUse{"unknown_command", {"explan"}, "did you mean 'explain'"},
-        WrongUse{"no_config", {"run"}, "config"},
+        WrongUse{"no_command", {}, "a command is missing; commands are run, eval,"},
+        WrongUse{"unknown_command", {"explan"}, "did you mean 'explain'"},
+        WrongUse{"no_config", {"run"}, "facet: usage error: config is required; `facet run --help` shows"},
+        WrongUse{"one_variant",
+                 {"ab", "CONFIG", "--requests", "TOKENS"},
+                 "facet: usage error: configs: At least 2 required but received 1; `facet ab --help`"},
         WrongUse{"unknown_flag", {"run", "CONFIG", "--prmpt", "a"}, "'--prmpt'; did you mean '--prompt'?"},
         WrongUse{"flag_with_value",
                  {"run", "CONFIG", "--prompt", "a", "--temperatur=0.5"},
@@ -196,7 +201,13 @@ INSTANTIATE_TEST_SUITE_P(
             "seed_huge", {"run", "CONFIG", "--prompt", "a", "--seed", "18446744073709551616"}, "18446744073709551615"},
         WrongUse{"temperature", {"run", "CONFIG", "--prompt", "a", "--temperature=-0.5"}, "temperature"},
         WrongUse{"temperature_nan", {"run", "CONFIG", "--prompt", "a", "--temperature", "nan"}, "temperature"},
-        WrongUse{"temperature_empty", {"run", "CONFIG", "--prompt", "a", "--temperature", ""}, "empty"},
+        WrongUse{"temperature_empty",
+                 {"run", "CONFIG", "--prompt", "a", "--temperature", ""},
+                 "'' is not a number, 0 to 100"},
+        WrongUse{"temperature_word",
+                 {"run", "CONFIG", "--prompt", "a", "--temperature", "abc"},
+                 "facet: usage error: --temperature: 'abc' is not a number, 0 to 100; `facet run --help`"},
+        WrongUse{"min_p_word", {"run", "CONFIG", "--prompt", "a", "--min-p", "0.5x"}, "'0.5x' is not a number, 0 to 1"},
         WrongUse{"top_p", {"run", "CONFIG", "--prompt", "a", "--top-p", "0"}, "top_p"},
         WrongUse{"top_k", {"run", "CONFIG", "--prompt", "a", "--top-k=-2"}, "--top-k"},
         WrongUse{"ab_tokens", {"ab", "CONFIG", "CONFIG", "--requests", "TOKENS", "--max-tokens=-1"}, "[0, 2147483648]"},
@@ -224,7 +235,10 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{"batch_zero", {"bench", "CONFIG", "--batch", "0"}, "[1, 2147483648]"},
         WrongUse{"repeat_hex", {"bench", "CONFIG", "--repeat", "0x10"}, "--repeat"},
         WrongUse{"plugin_kind", {"plugins", "describe", "flash", "--kind", "atention"}, "atention"},
-        WrongUse{"plugins_alone", {"plugins"}, "subcommand"}),
+        WrongUse{"describe_alone", {"plugins", "describe"}, "plugin is required; `facet plugins describe --help`"},
+        WrongUse{"plugins_alone",
+                 {"plugins"},
+                 "a command is missing; commands are list, describe, check; `facet plugins --help`"}),
     [](const testing::TestParamInfo<WrongUse>& param) { return param.param.name; });
 
 // Asked for JSON, stdout holds one document whatever went wrong, also where no option was understood.

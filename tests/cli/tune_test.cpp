@@ -120,8 +120,27 @@ TEST_F(TuneTest, APluginOfFewRowsServesThose) {
   EXPECT_THAT(resolved, AllOf(HasSubstr("few_rows.so"), Not(HasSubstr("tuning"))));
 }
 
+// A file that says what the configuration says is no measurement.
+TEST_F(TuneTest, OnePluginAloneIsRefused) {
+  const std::string one = config(
+      "[linear]\nplugin = \"dense\"\nfallback = [\"reference\"]\n[[linear.rules]]\nmax_rows = 8\nplugin = "
+      "\"dense\"\nfallback = [\"reference\"]");
+  const ProgramResult run = run_facet({"bench", one, "--tune", rules_file()});
+  EXPECT_EQ(run.exit_code, 2) << run.text();
+  EXPECT_THAT(run.err, AllOf(HasSubstr("config.toml"), HasSubstr("one plugin only, 'dense'"),
+                             HasSubstr("nothing to compare"), HasSubstr("[[linear.rules]]")));
+  EXPECT_FALSE(std::filesystem::exists(rules_file()));
+  // Two are named, and the INT4 kernel takes none of these bf16 weights.
+  const std::string alone = config(
+      "[linear]\nplugin = \"dense\"\n[[linear.rules]]\nlayers = \"lm_head\"\nplugin = \"w4a8\"\nfallback = "
+      "[\"dense\"]");
+  const ProgramResult warned = run_facet({"bench", alone, "--tune", rules_file(), "--repeat", "1"});
+  EXPECT_EQ(warned.exit_code, 0) << warned.text();
+  EXPECT_THAT(warned.err, AllOf(HasSubstr("lm_head: only dense"), HasSubstr("nothing to compare")));
+}
+
 TEST_F(TuneTest, AnotherDeviceIsRefused) {
-  tune(config("[linear]\nplugin = \"dense\""));
+  tune(config("[linear]\nplugin = \"dense\"\n[[linear.rules]]\nplugin = \"reference\""));
   std::string text = rules_text();
   const std::string device = run_facet({"explain", config("[linear]\nplugin = \"dense\""), "--json"}).json()["device"];
   const std::size_t at = text.find(device);
@@ -151,9 +170,9 @@ TEST_F(TuneTest, WhatNobodyServesIsNamed) {
   EXPECT_THAT(over.err, HasSubstr("is no tuning file"));
   EXPECT_EQ(run_facet({"plan", precious}).exit_code, 0);
   // As a fallback dense serves every row; alone neither plugin does.
-  const std::string few = fmt::format("plugin = \"{}/few_rows.so\"", FACET_FIXTURE_DIR);
-  const ProgramResult none =
-      run_facet({"bench", config(fmt::format("[linear]\n{}\nfallback = [\"dense\"]", few)), "--tune", rules_file()});
+  const std::string few = fmt::format("plugin = \"{}/few_rows.so\"\nfallback = [\"dense\"]", FACET_FIXTURE_DIR);
+  const std::string both = fmt::format("[linear]\n{0}\n[[linear.rules]]\n{0}\noptions = {{ most = 4 }}", few);
+  const ProgramResult none = run_facet({"bench", config(both), "--tune", rules_file()});
   EXPECT_EQ(none.exit_code, 1) << none.text();
   EXPECT_THAT(none.err, AllOf(HasSubstr("serves 8 rows of every"), HasSubstr("alone")));
   EXPECT_FALSE(std::filesystem::exists(rules_file()));

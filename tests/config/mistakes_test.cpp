@@ -60,7 +60,7 @@ plugin = "static"
       "test.toml:2: model.path: '${HOME}/m': environment variables are not supported",
       "test.toml:4: engine.max_sequences: must be an integer, found the string '8'",
       "test.toml:5: engine.max_step_tokens: must be 1 to 16777216, found 0",
-      "test.toml:6: engine.device: must be one of auto, cpu, cuda, found 'gpu'",
+      "test.toml:6: engine.device: must be one of cpu, cuda, found 'gpu'",
       "test.toml:10: linear.rules[0].layer: unknown key 'layer'; did you mean 'layers'?",
       "test.toml:12: linear.rules[0].max_rows: 3 is less than min_rows, 9",
       "test.toml:16: attention.options.chunks: must be a boolean, integer, real number or string, found an array",

@@ -24,7 +24,7 @@ class RandomConfig {
       config.model.path = "/" + name();
     }
     config.model.head = pick({"checkpoint", "bf16", "int8", "int4"});
-    config.engine = {pick({"auto", "cpu", "cuda"}),
+    config.engine = {pick({"cpu", "cuda"}),
                      number(1, 99),
                      number(1, 99999),
                      number(512, 9999),

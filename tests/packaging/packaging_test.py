@@ -167,6 +167,18 @@ class Package:
         for name in ("default.toml", "docs-5m.toml"):
             command([self.program, "run", os.path.join(share, "configs", name), "--requests", requests, "--json"], "/")
 
+    def check_links(self):
+        """Every document that is installed leads to places that are installed too."""
+        share = os.path.join(self.prefix, "share", "facet")
+        documents = glob.glob(os.path.join(share, "**", "*.md"), recursive=True)
+        expect(os.path.join(share, "docs", "json.md") in documents, f"installed documents: {documents}")
+        for document in documents:
+            with open(document, encoding="utf-8") as file:
+                targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", file.read())
+            for target in targets:
+                place = os.path.join(os.path.dirname(document), target)
+                expect("://" in target or os.path.exists(place), f"{document}: the link to {target} is dead")
+
     def check_build_is_no_package(self):
         """find_package must not take the build tree for an installation: it has no targets file."""
         sources = os.path.join(self.work, "shortest first")
@@ -197,6 +209,7 @@ def main():
         library = package.run_dropped_in()
         package.check_commands(library)
         package.check_installed_configs()
+        package.check_links()
         package.check_build_is_no_package()
         package.lose_a_plugin()
     print("installed, moved, extended and run")

@@ -90,6 +90,17 @@ def kill_after_a_layer(job, out):
     return process.returncode == -signal.SIGKILL and finished_layers(job, out) > 0
 
 
+def try_finished(job, out):
+    """A finished layer is not said to be quantized again."""
+    kept = "kept"
+    shutil.copytree(job.path(out) + ".work", job.path(kept) + ".work")
+    done = subprocess.run(job.command(kept, "--resume"), capture_output=True, text=True)
+    told = "taking over the finished layer 1 of" in done.stderr and "quantizing layer 1 of" not in done.stderr
+    if done.returncode != 0 or not told:
+        raise AssertionError(f"the resumed run: {done.returncode}\n{done.stderr}")
+    compare(job, kept)
+
+
 def try_damaged(job):
     """A finished layer whose bytes changed is refused, and made anew once it is deleted."""
     out = "damaged"
@@ -100,6 +111,7 @@ def try_damaged(job):
             shutil.rmtree(left, ignore_errors=True)
     else:
         raise AssertionError("no run was killed between its first layer and its end")
+    try_finished(job, out)
     path = damage(job, out)
     done = subprocess.run(job.command(out, "--resume"), capture_output=True, text=True)
     if done.returncode == 0 or path not in done.stderr or "delete this file" not in done.stderr:

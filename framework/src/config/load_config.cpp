@@ -66,6 +66,12 @@ void read_tuning(Config& config, const std::string& name) {
 
 }  // namespace
 
+fs::path ModelConfig::real_path() const {
+  std::error_code failed;
+  fs::path real = fs::weakly_canonical(path, failed);
+  return failed ? path : real;
+}
+
 Config load_config(const fs::path& file) {
   constexpr const char* kWhat = "configuration";
   const std::string name = file.string();

@@ -89,7 +89,7 @@ void read_model(const TableReader& table, Config& config) {
 }
 
 void read_engine(const TableReader& table, EngineConfig& engine) {
-  engine.device = table.choice("device", engine.device, {"auto", "cpu", "cuda"});
+  engine.device = table.choice("device", engine.device, {"cpu", "cuda"});
   engine.max_sequences = table.integer("max_sequences", engine.max_sequences, 1, kMaxSequences);
   engine.max_context = table.integer("max_context", engine.max_context, 1, kMaxTokens);
   engine.max_step_tokens = table.integer("max_step_tokens", engine.max_step_tokens, 1, kMaxTokens);

@@ -144,6 +144,7 @@ std::vector<LinearChoice> LinearAssembler::choose(abi::LinearProblem problem, co
     choice.min_rows = choice.problem.min_rows;
     choice.max_rows = choice.problem.max_rows;
     choice.rule = rule.choice.key_path;
+    choice.rule_line = rule.choice.line;
     choice.refused = refused;
     choices.push_back(std::move(choice));
   };

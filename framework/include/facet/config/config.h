@@ -62,6 +62,9 @@ struct ModelConfig {
   std::string written;              // `path` as the file says it
   int line = 0;                     // of `path` in the file
 
+  // `path` with symlinks walked, as far as it exists: one checkpoint has one such path, however files name it.
+  std::filesystem::path real_path() const;
+
   // Same model and head; how and where the path was written does not count.
   bool operator==(const ModelConfig& other) const {
     return path == other.path && synthetic == other.synthetic && head == other.head;
@@ -69,7 +72,7 @@ struct ModelConfig {
 };
 
 struct EngineConfig {
-  std::string device = "auto";         // auto | cpu | cuda
+  std::string device = "cpu";          // cpu | cuda
   std::int64_t max_sequences = 8;      // running at the same time
   std::int64_t max_context = 4096;     // tokens of one sequence, prompt and generated
   std::int64_t max_step_tokens = 512;  // tokens of one step over all sequences

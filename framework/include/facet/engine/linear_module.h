@@ -61,7 +61,8 @@ struct LinearChoice {
   std::int64_t max_rows = 1;
   abi::LinearProblem problem{};  // as the kernel took it, or might take it where it is not planned()
   std::shared_ptr<LinearInstance> instance;
-  std::string rule;  // key path of the rule that won
+  std::string rule;   // key path of the rule that won
+  int rule_line = 0;  // of its plugin in the file that the key path is of
   std::vector<Refusal> refused;
   abi::LinearPlan plan{};
   std::shared_ptr<void> plan_owner;  // releases plan.handle
