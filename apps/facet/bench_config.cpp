@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "facet/base/text.h"
+#include "facet/plugin/cuda_plugins.h"
 #include "gemma4/weight_source.h"
 #include "synthetic_config.h"
 
@@ -56,6 +57,7 @@ Error in_words_of(const BenchOptions& options, const Error& error) {
   }
   if (!options.synthetic.empty()) replace("model.synthetic:", "--synthetic:");
   const bool device = !options.device.empty() && replace("engine.device:", "--device:");
+  if (device) replace(kCpuCure, "leave --device out, or write --device cpu");
   Error worded(error.kind(), std::move(text));
   // Places of the file say nothing about a device that the file does not name.
   if (device) return worded;

@@ -4,6 +4,7 @@
 #include "facet/backend/cuda_backend.h"
 #include "facet/base/log.h"
 #include "facet/engine/plugin_choice.h"
+#include "facet/plugin/cuda_plugins.h"
 #include "gemma4/chat.h"
 
 namespace facet::gemma4 {
@@ -18,15 +19,6 @@ std::string device_of(const Config& config) {
   return "cpu";
 }
 
-// "no GPU: ..." of "engine.device: 'cuda' is not available: no GPU: ...; use ...".
-std::string absence_of(const Error& error) {
-  std::string reason = error.message();
-  constexpr std::string_view kBefore = "not available: ";
-  const std::size_t begin = reason.find(kBefore), end = reason.rfind("; use ");
-  if (begin == std::string::npos || end == std::string::npos || end < begin) return reason;
-  return reason.substr(begin + kBefore.size(), end - begin - kBefore.size());
-}
-
 // With `only_plan` a GPU that cannot be used is no mistake.
 void open_device(SharedParts& parts, bool only_plan) {
   if (parts.device != "cuda") {
@@ -36,8 +28,9 @@ void open_device(SharedParts& parts, bool only_plan) {
   try {
     parts.backend = make_cuda_backend();
   } catch (const Error& error) {
-    if (!only_plan) throw;
-    parts.absent = make_absent_cuda(absence_of(error));
+    if (!only_plan)
+      throw_error(error.kind(), "engine.device: 'cuda' is not available: {}; {}", error.message(), kCpuCure);
+    parts.absent = make_absent_cuda(error.message());
   }
 }
 
