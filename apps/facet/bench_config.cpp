@@ -37,6 +37,7 @@ Config bench_config(const BenchOptions& options) {
     config.model.synthetic = options.synthetic;
     config.model.path.clear();
     config.model.written.clear();
+    config.model.line = 0;  // the file does not name this one
   }
   if (!options.device.empty()) config.engine.device = options.device;
   return config;

@@ -34,6 +34,17 @@ void open_device(SharedParts& parts, bool only_plan) {
   }
 }
 
+std::unique_ptr<WeightSource> open_synthetic(const Config& config, const abi::HostTable& host) {
+  try {
+    return make_synthetic_source(config.model.synthetic, kSyntheticSeed, host);
+  } catch (Error& error) {
+    if (config.model.line > 0)
+      error.add_context(fmt::format("{}:{}: model.synthetic = \"{}\"", config.file.string(), config.model.line,
+                                    config.model.synthetic));
+    throw;
+  }
+}
+
 std::shared_ptr<SharedParts> make_shared_parts(const Config& config, bool only_plan) {
   auto parts = std::make_shared<SharedParts>();
   parts->services = std::make_unique<HostServices>(config.engine.threads, config.engine.cpu_isa);
@@ -41,7 +52,7 @@ std::shared_ptr<SharedParts> make_shared_parts(const Config& config, bool only_p
     parts->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(config.model.path));
     parts->source = make_checkpoint_source(*parts->checkpoint);
   } else {
-    parts->source = make_synthetic_source(config.model.synthetic, kSyntheticSeed, *parts->services->table());
+    parts->source = open_synthetic(config, *parts->services->table());
   }
   parts->device = device_of(config);
   open_device(*parts, only_plan);
@@ -74,6 +85,7 @@ Pipeline::Pipeline(Config config, PipelineOptions options, std::shared_ptr<Share
   check_tuning(config_, device);
   registry_ = std::make_unique<PluginRegistry>(shared_->services->table(), std::move(directories),
                                                shared_->backend ? abi::Device::none : device.device());
+  check_choices(config_, *registry_);
   plan_ = std::make_unique<ModelPlan>(config_, shared_->source->facts(), *registry_, device);
   make_scheduler();
 }
@@ -87,10 +99,12 @@ bool Pipeline::can_share(const Config& other) const {
 }
 
 void Pipeline::make_scheduler() {
-  const ResolvedPlugin resolved = resolve_plugin(config_, *registry_, abi::PluginKind::scheduler, config_.scheduler,
-                                                 {config_.scheduler.plugin, true});
-  scheduler_.plugin = registry_->create<abi::Scheduler>(resolved.plugin, resolved.options);
-  scheduler_.options = resolved.options.to_string();
+  const Candidate candidate = candidates(config_.scheduler).front();
+  auto made = make_plugin<abi::Scheduler>(
+      config_, *registry_, candidate,
+      resolve_plugin(config_, *registry_, abi::PluginKind::scheduler, config_.scheduler, candidate));
+  scheduler_.plugin = std::move(made.instance);
+  scheduler_.options = std::move(made.options);
 }
 
 const Tokenizer& Pipeline::tokenizer() {
