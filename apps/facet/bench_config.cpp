@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "facet/base/text.h"
+#include "facet/plugin/cuda_plugins.h"
 #include "gemma4/weight_source.h"
 #include "synthetic_config.h"
 
@@ -36,6 +37,7 @@ Config bench_config(const BenchOptions& options) {
     config.model.synthetic = options.synthetic;
     config.model.path.clear();
     config.model.written.clear();
+    config.model.line = 0;  // the file does not name this one
   }
   if (!options.device.empty()) config.engine.device = options.device;
   return config;
@@ -56,6 +58,7 @@ Error in_words_of(const BenchOptions& options, const Error& error) {
   }
   if (!options.synthetic.empty()) replace("model.synthetic:", "--synthetic:");
   const bool device = !options.device.empty() && replace("engine.device:", "--device:");
+  if (device) replace(kCpuCure, "leave --device out, or write --device cpu");
   Error worded(error.kind(), std::move(text));
   // Places of the file say nothing about a device that the file does not name.
   if (device) return worded;

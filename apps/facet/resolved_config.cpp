@@ -1,6 +1,5 @@
 #include "resolved_config.h"
 
-#include "facet/base/log.h"
 #include "facet/engine/plugin_choice.h"
 
 namespace facet::cli {
@@ -8,11 +7,7 @@ namespace facet::cli {
 Config with_option_defaults(const Config& config, PluginRegistry& registry) {
   Config whole = config;
   const auto fill = [&](abi::PluginKind kind, PluginChoice& choice) {
-    try {
-      choice.options = resolve_plugin(config, registry, kind, choice, {choice.plugin, true}).options.entries();
-    } catch (const Error& error) {
-      log(LogLevel::info, "{}: options stay as they are written: {}", choice.key_path, error.full_text());
-    }
+    choice.options = resolve_plugin(config, registry, kind, choice, candidates(choice).front()).options.entries();
   };
   for (LinearRule& rule : whole.linear) fill(abi::PluginKind::linear, rule.choice);
   for (PluginChoice* choice : {&whole.attention_sliding, &whole.attention_global})

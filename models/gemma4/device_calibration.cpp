@@ -42,6 +42,7 @@ Config device_plugins() {
   LinearRule rule;
   rule.choice = choice("linear", "dense_cublas");
   rule.choice.fallback = {"dequant_cublas"};
+  rule.choice.fallback_path = "linear.fallback";
   config.linear = {rule};
   config.attention_sliding = config.attention_global = choice("attention", "flash_cuda");
   config.kv_sliding = config.kv_global = choice("kv_cache", "static");

@@ -8,6 +8,7 @@
 #include "facet/checkpoint/linear_weight.h"
 #include "facet/checkpoint/prefixes.h"
 #include "facet/sdk/kv_rows.h"
+#include "gemma4/rule_check.h"
 
 namespace facet::gemma4 {
 namespace {
@@ -74,7 +75,7 @@ ModelPlan::ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry
   plan_attention(config, registry);
   plan_layers();
   plan_head(config.model.head);
-  check_rules(config);
+  check_rules(config, specs_);
   lay_out_activations();
   for (const auto& module : attention_) workspace_bytes_ = std::max(workspace_bytes_, module->workspace_bytes());
   for (const LinearGroup* group : linears_) {
@@ -180,29 +181,6 @@ void ModelPlan::plan_head(const std::string& format) {
   head.fusions = abi::kFuseResidualNorm;
   head_ = std::make_unique<LinearGroup>(plan_linear(std::move(head)));
   linears_.push_back(head_.get());
-}
-
-// A rule that serves nothing is a mistyped name: silence would make a comparison of two files one of a file with
-// itself.
-void ModelPlan::check_rules(const Config& config) const {
-  Problems problems;
-  for (const LinearRule& rule : config.linear) {
-    bool matches = false;
-    for (const LinearGroup* group : linears_) {
-      for (const LinearModule& module : group->modules()) {
-        for (const LinearSpec::Part& part : module.parts()) matches = matches || glob_match(rule.layers, part.name);
-      }
-    }
-    if (!matches) {
-      problems.add("{}:{}: {}.layers: '{}' matches no module; modules are named like {} and lm_head",
-                   config.file.string(), rule.choice.line, rule.choice.key_path, rule.layers,
-                   linears_.front()->modules().front().parts().front().name);
-    } else if (rule.min_rows > max_step_tokens_) {
-      log(LogLevel::warn, "{}:{}: {}.min_rows: {} rows never meet in a step of engine.max_step_tokens {}",
-          config.file.string(), rule.choice.line, rule.choice.key_path, rule.min_rows, max_step_tokens_);
-    }
-  }
-  problems.throw_if_any(ErrorKind::config, "linear rules that can never serve anything:");
 }
 
 void ModelPlan::lay_out_activations() {

@@ -93,7 +93,6 @@ class ModelPlan {
   void plan_layers();
   void plan_head(const std::string& format);
   LinearGroup plan_linear(LinearSpec spec);
-  void check_rules(const Config& config) const;
   void lay_out_activations();
   void count_in_place(const LinearModule& module, MemoryPlan& plan) const;
   void count_embedding(MemoryPlan& plan) const;

@@ -4,21 +4,13 @@
 #include "facet/backend/cuda_backend.h"
 #include "facet/base/log.h"
 #include "facet/engine/plugin_choice.h"
+#include "facet/plugin/cuda_plugins.h"
 #include "gemma4/chat.h"
 
 namespace facet::gemma4 {
 namespace {
 
 constexpr std::uint64_t kSyntheticSeed = 1;
-
-// "no GPU: ..." of "engine.device: 'cuda' is not available: no GPU: ...; use ...".
-std::string absence_of(const Error& error) {
-  std::string reason = error.message();
-  constexpr std::string_view kBefore = "not available: ";
-  const std::size_t begin = reason.find(kBefore), end = reason.rfind("; use ");
-  if (begin == std::string::npos || end == std::string::npos || end < begin) return reason;
-  return reason.substr(begin + kBefore.size(), end - begin - kBefore.size());
-}
 
 // With `only_plan` a GPU that cannot be used is no mistake.
 void open_device(SharedParts& parts, bool only_plan) {
@@ -29,8 +21,20 @@ void open_device(SharedParts& parts, bool only_plan) {
   try {
     parts.backend = make_cuda_backend();
   } catch (const Error& error) {
-    if (!only_plan) throw;
-    parts.absent = make_absent_cuda(absence_of(error));
+    if (!only_plan)
+      throw_error(error.kind(), "engine.device: 'cuda' is not available: {}; {}", error.message(), kCpuCure);
+    parts.absent = make_absent_cuda(error.message());
+  }
+}
+
+std::unique_ptr<WeightSource> open_synthetic(const Config& config, const abi::HostTable& host) {
+  try {
+    return make_synthetic_source(config.model.synthetic, kSyntheticSeed, host);
+  } catch (Error& error) {
+    if (config.model.line > 0)
+      error.add_context(fmt::format("{}:{}: model.synthetic = \"{}\"", config.file.string(), config.model.line,
+                                    config.model.synthetic));
+    throw;
   }
 }
 
@@ -41,7 +45,7 @@ std::shared_ptr<SharedParts> make_shared_parts(const Config& config, bool only_p
     parts->checkpoint = std::make_unique<Checkpoint>(Checkpoint::open(config.model.path));
     parts->source = make_checkpoint_source(*parts->checkpoint);
   } else {
-    parts->source = make_synthetic_source(config.model.synthetic, kSyntheticSeed, *parts->services->table());
+    parts->source = open_synthetic(config, *parts->services->table());
   }
   parts->device = config.engine.device;
   open_device(*parts, only_plan);
@@ -74,6 +78,7 @@ Pipeline::Pipeline(Config config, PipelineOptions options, std::shared_ptr<Share
   check_tuning(config_, device);
   registry_ = std::make_unique<PluginRegistry>(shared_->services->table(), std::move(directories),
                                                shared_->backend ? abi::Device::none : device.device());
+  check_choices(config_, *registry_);
   plan_ = std::make_unique<ModelPlan>(config_, shared_->source->facts(), *registry_, device);
   make_scheduler();
 }
@@ -87,10 +92,12 @@ bool Pipeline::can_share(const Config& other) const {
 }
 
 void Pipeline::make_scheduler() {
-  const ResolvedPlugin resolved = resolve_plugin(config_, *registry_, abi::PluginKind::scheduler, config_.scheduler,
-                                                 {config_.scheduler.plugin, true});
-  scheduler_.plugin = registry_->create<abi::Scheduler>(resolved.plugin, resolved.options);
-  scheduler_.options = resolved.options.to_string();
+  const Candidate candidate = candidates(config_.scheduler).front();
+  auto made = make_plugin<abi::Scheduler>(
+      config_, *registry_, candidate,
+      resolve_plugin(config_, *registry_, abi::PluginKind::scheduler, config_.scheduler, candidate));
+  scheduler_.plugin = std::move(made.instance);
+  scheduler_.options = std::move(made.options);
 }
 
 const Tokenizer& Pipeline::tokenizer() {

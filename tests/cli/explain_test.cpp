@@ -1,4 +1,5 @@
 // facet explain: rules, row intervals, losers with reasons, and ranges of layers.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "config_text.h"
@@ -153,21 +154,24 @@ TEST_F(ExplainTest, TheResolvedConfigurationIsOne) {
   EXPECT_EQ(run.json()["record"]["config"], first.out) << run.text();
 }
 
-// A rule for more rows than a step ever has may name a plugin that is not installed here; it is printed as it is
-// written.
-TEST_F(ExplainTest, ARuleThatNeverServesIsResolvedAsWritten) {
+// A rule for more rows than a step ever has is held against its plugin as any other, and printed with its options.
+TEST_F(ExplainTest, ARuleThatNeverServesIsResolvedToo) {
   ConfigText text;
-  text.linear =
-      "[linear]\nplugin = \"dense\"\n[[linear.rules]]\nmin_rows = 65\nplugin = \"elsewhere\"\n"
-      "options = { tile = 3 }";
+  const auto unused = [&text](const char* plugin) {
+    text.linear = fmt::format("[linear]\nplugin = \"dense\"\n[[linear.rules]]\nmin_rows = 65\nplugin = \"{}\"", plugin);
+  };
+  unused("dequant_gemm");
   const ProgramResult resolved = explain(text, {"--resolved"});
   ASSERT_EQ(resolved.exit_code, 0) << resolved.text();
-  EXPECT_THAT(resolved.out, AllOf(HasSubstr("plugin = \"elsewhere\"\noptions = {tile = 3}"),
-                                  HasSubstr("options = {activations = \"fp32\"}")));
+  EXPECT_THAT(resolved.out, HasSubstr("plugin = \"dequant_gemm\"\noptions = {tile = \"bf16\"}"));
   const ProgramResult run =
       run_facet({"run", (folder_ / "config.toml").string(), "--prompt", "a", "--max-tokens", "1", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.text();
   EXPECT_EQ(run.json()["record"]["config"], resolved.out);
+  unused("elsewhere");
+  const ProgramResult refused = explain(text, {"--resolved"});
+  EXPECT_EQ(refused.exit_code, 3) << refused.text();
+  EXPECT_THAT(refused.err, HasSubstr("config.toml:12: linear.rules[0].plugin: no linear plugin is named 'elsewhere'"));
 }
 
 }  // namespace

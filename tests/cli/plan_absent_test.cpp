@@ -133,6 +133,16 @@ TEST_F(PlanAbsentTest, RowsOfARuleAreDividedWhereFusionsEnd) {
                                HasSubstr("rows 6-64: absent_fusing 1.0.0, rule linear, layout")));
 }
 
+// What fuses at few rows is no use where nobody takes the others alone.
+TEST_F(PlanAbsentTest, RowsStayTogetherWhereTheRestIsRefused) {
+  ConfigText text = absent_config();
+  text.linear = "[linear]\n" + fixture("linear_absent_from_one");
+  const ProgramResult run = facet({"explain", "--json"}, text);
+  ASSERT_EQ(run.exit_code, 0) << run.text();
+  const Json explained = run.json();
+  for (const Json& module : explained["linear"]) EXPECT_EQ(rows_and_fusions(module), "1-64:;");
+}
+
 TEST_F(PlanAbsentTest, LimitsHold) {
   const Json whole = facet({"plan", "--json"}, absent_config()).json();
   const auto total = whole["total"].get<std::int64_t>();
@@ -159,7 +169,8 @@ TEST_F(PlanAbsentTest, NothingElseRunsWithoutTheDevice) {
     if (words[0] == "run") words.insert(words.end(), {"--prompt-ids", write("ids.jsonl", "[1, 2]\n")});
     const ProgramResult run = facet(words, absent_config());
     EXPECT_EQ(run.exit_code, 2) << run.text();
-    EXPECT_THAT(run.err, AllOf(HasSubstr("'cuda' is not available"), HasSubstr("config.toml:4: engine.device")));
+    EXPECT_THAT(run.err, AllOf(HasSubstr("'cuda' is not available"), HasSubstr("config.toml:4: engine.device"),
+                               HasSubstr("for the CPU, such as configs/default.toml")));
   }
 }
 

@@ -70,7 +70,7 @@ inline constexpr std::string_view kMinimal =
     "plugin = \"static\"\n"
     "[scheduler]\n"
     "plugin = \"static\"\n"
-    "fallback = []\n"
+    "# its options, so that a test appends some\n"
     "[scheduler.options]\n";
 
 inline Config parse(std::string_view text) {

@@ -181,6 +181,12 @@ TEST(Mistakes, SettingsWithoutEffectAreRefused) {
   EXPECT_THAT(mistakes(minimal_and("[attention.sliding]\nplugin = 'a'\n[attention.global]\nplugin = 'b'\n"
                                    "[attention.options]\nx = 1\n")),
               HasSubstr("attention.options: has no effect"));
+  EXPECT_THAT(mistakes(minimal_and("[attention.sliding]\nplugin = 'a'\n[attention.global]\nplugin = 'b'\n")),
+              HasSubstr("test.toml:6: attention.plugin: has no effect"));
+  std::string text(kMinimal);
+  text.insert(text.find("[scheduler.options]"), "fallback = ['other']\n");
+  EXPECT_THAT(mistakes(text), HasSubstr("test.toml:12: scheduler.fallback: unknown key 'fallback'; a scheduler takes "
+                                        "every model"));
   EXPECT_THAT(mistakes(minimal_and("[attention.sliding]\nplugin = 'a'\nfallback = ['b', 'a']\n")),
               HasSubstr("attention.sliding.fallback: plugin 'a' is tried twice"));
 }

@@ -14,13 +14,13 @@ constexpr std::string_view kText = R"([model]
 path = "../weights/m"
 [linear]
 plugin = "plugins/a.so"
+fallback = ["./c.so"]
 [attention]
 plugin = "flash"
 [kv_cache]
 plugin = "static"
 [scheduler]
 plugin = "b.so"
-fallback = ["./c.so"]
 [plugins]
 path = ["more", "./sub/../other", ".."]
 )";
@@ -32,7 +32,7 @@ void expect_files_of(const fs::path& root, const Config& config) {
   EXPECT_EQ(config.linear.back().choice.plugin, "plugins/a.so");
   EXPECT_EQ(plugin_file(config, config.linear.back().choice.plugin), root / "conf/plugins/a.so");
   EXPECT_EQ(plugin_file(config, config.scheduler.plugin), root / "conf/b.so");
-  EXPECT_EQ(plugin_file(config, config.scheduler.fallback.at(0)), root / "conf/c.so");
+  EXPECT_EQ(plugin_file(config, config.linear.back().choice.fallback.at(0)), root / "conf/c.so");
   EXPECT_EQ(plugin_file(config, "/abs/d.so"), "/abs/d.so");
   // "sub" may be a symlink, so "sub/.." is not cut away.
   EXPECT_THAT(config.plugin_paths, testing::ElementsAre(root / "conf/more", root / "conf/sub/../other", root));

@@ -41,6 +41,7 @@ class RandomConfig {
                               &config.kv_global, &config.scheduler}) {
       *one = choice();
     }
+    config.scheduler.fallback.clear();  // it has none
     for (std::int64_t i = number(0, 3); i > 0; --i) config.plugin_paths.push_back("/" + name());
     return config;
   }

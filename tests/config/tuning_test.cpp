@@ -14,7 +14,8 @@ using testing_support::TemporaryFolder;
 constexpr std::string_view kTuned =
     "[tuning]\ndevice = \"cpu, 2 threads\"\nmodel = \"m\"\nrepeat = 5\n"
     "[[linear.rules]]\nlayers = \"*.mlp.*\"\nmax_rows = 4\nplugin = \"few\"\noptions = { most = 4 }\n"
-    "[[linear.rules]]\nlayers = \"*.mlp.*\"\nmin_rows = 5\nplugin = \"many\"\n";
+    "[[linear.rules]]\nlayers = \"*.mlp.*\"\nmin_rows = 5\nplugin = \"many\"\n"
+    "fallback = [\"other\"]\n";
 
 std::string with_tuning(const std::string& name) {
   std::string text(kMinimal);
@@ -54,6 +55,10 @@ TEST(Tuning, ItsRulesComeFirst) {
   // Found by the line that names the file and by the place in it.
   EXPECT_EQ(config.linear[1].choice.line, 5);
   EXPECT_EQ(config.linear[1].choice.key_path, "linear.tuning t.toml:13 linear.rules[1]");
+  EXPECT_EQ(config.linear[0].choice.options.at(0).line, 5);
+  EXPECT_EQ(config.linear[0].choice.options.at(0).key_path, "linear.tuning t.toml:9 linear.rules[0].options.most");
+  EXPECT_EQ(config.linear[1].choice.fallback_path, "linear.tuning t.toml:14 linear.rules[1].fallback");
+  EXPECT_EQ(config.tuning.rules, 2u);
   // Written out the rules are those of the file itself.
   const Config whole = load_config(folder.write("whole.toml", to_toml(config)));
   EXPECT_EQ(whole, config);

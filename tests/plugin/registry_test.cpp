@@ -2,6 +2,7 @@
 #include <array>
 
 #include "facet/base/text.h"
+#include "facet/plugin/cuda_plugins.h"
 #include "plugin_fixture.h"
 
 namespace facet {
@@ -138,6 +139,23 @@ TEST_F(RegistryTest, ScanReportsEveryFileOnce) {
   EXPECT_EQ(reports[3].plugin, nullptr);
   EXPECT_THAT(reports[3].reason, HasSubstr("7f 45 4c 46"));
   for (std::size_t i = 4; i < reports.size(); ++i) EXPECT_NE(reports[i].file.parent_path(), folder_ / "a");
+}
+
+// Also in a build that has none of them.
+TEST_F(RegistryTest, CudaPluginsAreKnownByName) {
+  EXPECT_TRUE(is_cuda_plugin(abi::PluginKind::attention, "flash_cuda"));
+  EXPECT_TRUE(is_cuda_plugin(abi::PluginKind::linear, "w4a16_stream"));
+  EXPECT_TRUE(is_cuda_plugin(abi::PluginKind::linear, "reference_cuda"));
+  EXPECT_FALSE(is_cuda_plugin(abi::PluginKind::linear, "flash_cuda"));
+  EXPECT_FALSE(is_cuda_plugin(abi::PluginKind::linear, "w4a16"));
+  EXPECT_FALSE(is_cuda_plugin(abi::PluginKind::linear, ""));
+#ifdef FACET_HAS_CUDA
+  EXPECT_TRUE(built_with_cuda());
+#else
+  EXPECT_FALSE(built_with_cuda());
+  EXPECT_THAT(refusal([&] { registry().load(abi::PluginKind::attention, "flash_cuda", {}); }),
+              AllOf(HasSubstr("this build has no CUDA plugins"), Not(HasSubstr("correct the name"))));
+#endif
 }
 
 TEST_F(RegistryTest, KindsHaveNames) {

@@ -11,6 +11,7 @@
 #include "facet/base/error.h"
 #include "facet/base/program.h"
 #include "facet/base/text.h"
+#include "facet/plugin/cuda_plugins.h"
 #include "facet/plugin/sink_text.h"
 #include "recorded_steps.h"
 
@@ -25,13 +26,14 @@ using cuda::DeviceApi;
 constexpr std::int64_t kRecordedRows[] = {1, 2, 4, 8, 16, 24, 32, 48, 64};
 
 [[noreturn]] void unavailable(const std::string& why) {
-  throw_error(ErrorKind::config, "engine.device: 'cuda' is not available: {}; use \"cpu\" or \"auto\"", why);
+  throw Error(ErrorKind::config, why);
 }
 
 DeviceApi* open_device() {
   const fs::path file = library_of_program("FACET_CUDA_LIBRARY", "libfacet_cuda.so");
   std::error_code ignored;
-  if (!fs::exists(file, ignored)) unavailable(fmt::format("this build has no {}", file.string()));
+  if (!fs::exists(file, ignored))
+    unavailable(fmt::format("there is no {}, which a build with CUDA makes: {}", file.string(), kCudaBuildCure));
   // Never unloaded: the driver keeps threads of its own.
   void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) unavailable(::dlerror());

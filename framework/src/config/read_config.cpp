@@ -60,6 +60,8 @@ PluginChoice read_choice(const TableReader& table) {
   choice.fallback = table.texts("fallback");
   choice.line = table.line_of("plugin");
   choice.key_path = table.path();
+  choice.fallback_line = table.line_of("fallback");
+  choice.fallback_path = table.path_of("fallback");
   std::vector<std::string> seen = {choice.plugin};
   for (const std::string& name : choice.fallback) {
     if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
@@ -83,7 +85,7 @@ void read_model(const TableReader& table, Config& config) {
   if (table.has("path") && table.has("synthetic"))
     table.error("synthetic", "given beside model.path; a model comes from one of them");
   config.model.written = table.text("path", "");
-  config.model.line = table.line_of("path");
+  config.model.line = table.line_of(table.has("path") ? "path" : "synthetic");
   if (!config.model.written.empty()) config.model.path = config::resolved(config.base, config.model.written);
   config.model.head = table.choice("head", config.model.head, {"checkpoint", "bf16", "int8", "int4"});
 }
@@ -137,7 +139,11 @@ PluginChoice group_choice(const PluginChoice& standard, const std::optional<Tabl
   PluginChoice own = read_choice(*table);
   if (table->has("plugin")) return own;
   PluginChoice choice = standard;
-  if (table->has("fallback")) choice.fallback = own.fallback;
+  if (table->has("fallback")) {
+    choice.fallback = own.fallback;
+    choice.fallback_line = own.fallback_line;
+    choice.fallback_path = own.fallback_path;
+  }
   for (OptionEntry& entry : own.options) {
     const auto same = std::find_if(choice.options.begin(), choice.options.end(),
                                    [&entry](const OptionEntry& other) { return other.name == entry.name; });
@@ -168,7 +174,7 @@ void read_groups(const TableReader& table, PluginChoice& sliding, PluginChoice& 
     table.error(own_sliding ? "global" : "sliding",
                 fmt::format("plugin missing; name one in [{}], or one for both groups in [{}]", missing, table.path()));
   }
-  for (const char* key : {"options", "fallback"}) {
+  for (const char* key : {"plugin", "options", "fallback"}) {
     if (own_sliding && own_global && table.has(key)) {
       table.error(key, fmt::format("has no effect: [{0}.sliding] and [{0}.global] both name their own plugin; move it "
                                    "there",
@@ -178,6 +184,7 @@ void read_groups(const TableReader& table, PluginChoice& sliding, PluginChoice& 
 }
 
 void read_plugins(const TableReader& table, Config& config) {
+  config.plugin_paths_line = table.line_of("path");
   for (const std::string& path : table.texts("path")) {
     config.plugin_paths.push_back(config::resolved(config.base, path));
   }
@@ -245,11 +252,15 @@ void config::add_tuned_rules(std::string_view text, Config& config) {
   report.throw_if_any();
   for (LinearRule& rule : rules) {
     // Whatever is wrong with a rule later on is found by the key that brought it in, and by its own place.
-    rule.choice.key_path = fmt::format("linear.tuning {}:{} {}", config.tuning.file.filename().string(),
-                                       rule.choice.line, rule.choice.key_path);
-    rule.choice.line = config.tuning.line;
-    for (OptionEntry& option : rule.choice.options) option.line = config.tuning.line;
+    const auto bring_in = [&config](int& line, std::string& key_path) {
+      key_path = fmt::format("linear.tuning {}:{} {}", config.tuning.file.filename().string(), line, key_path);
+      line = config.tuning.line;
+    };
+    bring_in(rule.choice.line, rule.choice.key_path);
+    bring_in(rule.choice.fallback_line, rule.choice.fallback_path);
+    for (OptionEntry& option : rule.choice.options) bring_in(option.line, option.key_path);
   }
+  config.tuning.rules = rules.size();
   config.linear.insert(config.linear.begin(), std::make_move_iterator(rules.begin()),
                        std::make_move_iterator(rules.end()));
 }

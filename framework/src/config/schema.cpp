@@ -28,7 +28,7 @@ const std::vector<TableSchema>& table_schemas() {
       {"kv_cache", {"plugin", "options", "fallback", "sliding", "global"}},
       {"kv_cache.sliding", {"plugin", "options", "fallback"}},
       {"kv_cache.global", {"plugin", "options", "fallback"}},
-      {"scheduler", {"plugin", "options", "fallback"}},
+      {"scheduler", {"plugin", "options"}},
       {"plugins", {"path"}},
       {"tuning file", {"tuning", "linear"}, true},
       {"tuning", {"device", "model", "facet_version", "max_step_tokens", "repeat"}, true},
@@ -73,6 +73,8 @@ std::string unknown_key_text(const TableSchema& schema, std::string_view key, bo
   const std::string what = is_table && schema.name.empty() ? fmt::format("unknown table {}", in_quotes(key))
                                                            : "unknown key " + in_quotes(key);
   const std::string fold = folded(key);
+  if (schema.name == "scheduler" && fold == "fallback")
+    return fmt::format("{}; a scheduler takes every model, so none is tried after it: leave the key out", what);
   if (has_key(schema, fold)) {
     return fmt::format("{}; names are lower case with '_' and case-sensitive: write '{}'", what, fold);
   }

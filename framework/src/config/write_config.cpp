@@ -113,12 +113,16 @@ Config portable(const Config& config) {
   return result;
 }
 
-std::string toml_choice(const PluginChoice& choice) {
+std::string toml_plugin(const PluginChoice& choice) {
   const auto option = [](const OptionEntry& entry) {
     return fmt::format("{} = {}", toml_key(entry.name), toml_value(entry.value));
   };
-  return fmt::format("plugin = {}\noptions = {}\nfallback = {}\n", toml_text(choice.plugin),
-                     toml_list(choice.options, "{", "}", option), toml_list(choice.fallback, "[", "]", toml_text));
+  return fmt::format("plugin = {}\noptions = {}\n", toml_text(choice.plugin),
+                     toml_list(choice.options, "{", "}", option));
+}
+
+std::string toml_choice(const PluginChoice& choice) {
+  return toml_plugin(choice) + fmt::format("fallback = {}\n", toml_list(choice.fallback, "[", "]", toml_text));
 }
 
 std::string toml_engine(const EngineConfig& engine) {
@@ -176,7 +180,7 @@ std::string to_toml(const Config& config) {
   text += "\n[attention.global]\n" + toml_choice(whole.attention_global);
   text += "\n[kv_cache.sliding]\n" + toml_choice(whole.kv_sliding);
   text += "\n[kv_cache.global]\n" + toml_choice(whole.kv_global);
-  text += "\n[scheduler]\n" + toml_choice(whole.scheduler);
+  text += "\n[scheduler]\n" + toml_plugin(whole.scheduler);
   text += "\n[plugins]\npath = " + toml_list(whole.plugin_paths, "[", "]", path_text) + "\n";
   return text;
 }

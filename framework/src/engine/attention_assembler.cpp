@@ -11,15 +11,6 @@ namespace {
 
 constexpr std::uint32_t kMaxLayouts = 32;
 
-template <typename Interface>
-PluginInstance<Interface> make_instance(const Config& config, PluginRegistry& registry, abi::PluginKind kind,
-                                        const PluginChoice& choice, const Candidate& candidate,
-                                        std::string& options_text) {
-  const ResolvedPlugin resolved = resolve_plugin(config, registry, kind, choice, candidate);
-  options_text = resolved.options.to_string();
-  return registry.create<Interface>(resolved.plugin, resolved.options);
-}
-
 template <typename Interface, typename Problem>
 std::vector<abi::KvLayout> layouts_of(const Interface& plugin, const Problem& problem) {
   std::vector<abi::KvLayout> list(kMaxLayouts);
@@ -45,8 +36,10 @@ KvGroup choose_cache(const Config& config, PluginRegistry& registry, const abi::
   KvGroup group;
   group.spec = spec;
   for (const Candidate& candidate : candidates(choice)) {
-    group.cache =
-        make_instance<abi::KvCache>(config, registry, abi::PluginKind::kv_cache, choice, candidate, group.options);
+    auto made = make_plugin<abi::KvCache>(
+        config, registry, candidate, resolve_plugin(config, registry, abi::PluginKind::kv_cache, choice, candidate));
+    group.cache = std::move(made.instance);
+    group.options = std::move(made.options);
     SinkText reasons;
     if (group.cache->supports(problem, reasons.sink()) != 0) return group;
     group.refused.push_back({candidate.name, reasons.text()});
@@ -113,9 +106,11 @@ AttentionAssembly assemble_attention(const Config& config, PluginRegistry& regis
   abi::AttentionProblem problem = make_attention_problem(spec, shape, device, limits, max_step_tokens);
   std::vector<Refusal> refused;
   for (const Candidate& candidate : candidates(choice)) {
+    auto made = make_plugin<abi::Attention>(
+        config, registry, candidate, resolve_plugin(config, registry, abi::PluginKind::attention, choice, candidate));
     auto instance = std::make_shared<AttentionInstance>();
-    instance->plugin = make_instance<abi::Attention>(config, registry, abi::PluginKind::attention, choice, candidate,
-                                                     instance->options);
+    instance->plugin = std::move(made.instance);
+    instance->options = std::move(made.options);
     // Without an instance nothing says what the kernel reads: what the cache likes best is taken for it.
     const std::vector<abi::KvLayout> read = instance->plugin ? layouts_of(instance->plugin, problem) : stored;
     const abi::KvLayout* common = nullptr;

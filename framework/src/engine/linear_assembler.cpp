@@ -1,27 +1,13 @@
 #include <algorithm>
 #include <iterator>
-#include <set>
 
-#include "facet/base/text.h"
 #include "facet/engine/linear_module.h"
 #include "facet/sdk/linear.h"
 #include "kv_plan_check.h"
 
 namespace facet {
 
-// Rows [min, max] of a module and the rule that decides for them.
-struct LinearAssembler::Interval {
-  std::int64_t min_rows;
-  std::int64_t max_rows;
-  const LinearRule* rule;
-  bool operator==(const Interval&) const = default;
-};
-
 namespace {
-
-bool rule_covers(const LinearRule& rule, const std::string& name, std::int64_t rows) {
-  return glob_match(rule.layers, name) && rows >= rule.min_rows && (rule.max_rows == 0 || rows <= rule.max_rows);
-}
 
 abi::LinearProblem make_problem(const std::vector<LinearSpec::Part>& parts, const LinearSpec& spec, abi::Device device,
                                 abi::DType activations) {
@@ -51,31 +37,35 @@ std::vector<std::uint32_t> fusion_attempts(std::uint32_t wanted) {
   return attempts;
 }
 
+bool takes(const LinearInstance& asked, const abi::LinearProblem& problem, SinkText& reasons) {
+  reasons = {};
+  return asked.plugin->supports(problem, reasons.sink()) != 0;
+}
+
 // How `asked` serves all rows of the problem: the number of the first attempt that it takes; none of them: their
 // number. `reasons` are those of the last.
 std::size_t first_taken(const LinearInstance& asked, abi::LinearProblem problem,
                         const std::vector<std::uint32_t>& attempts, SinkText& reasons) {
   for (std::size_t i = 0; i < attempts.size(); ++i) {
     problem.fusions = attempts[i];
-    reasons = {};
-    if (asked.plugin->supports(problem, reasons.sink()) != 0) return i;
+    if (takes(asked, problem, reasons)) return i;
   }
   return attempts.size();
 }
 
 // The most rows from min_rows on that `asked` takes with the problem's fusions; 0: not even one more.
 std::int64_t most_rows(const LinearInstance& asked, abi::LinearProblem problem) {
-  const auto takes = [&](std::int64_t rows) {
+  const auto takes_up_to = [&](std::int64_t rows) {
     problem.max_rows = rows;
     SinkText reasons;
-    return asked.plugin->supports(problem, reasons.sink()) != 0;
+    return takes(asked, problem, reasons);
   };
   std::int64_t refused = problem.max_rows;
   std::int64_t taken = problem.min_rows;
-  if (taken >= refused || !takes(taken)) return 0;
+  if (taken >= refused || !takes_up_to(taken)) return 0;
   while (taken + 1 < refused) {
     const std::int64_t middle = taken + (refused - taken) / 2;
-    (takes(middle) ? taken : refused) = middle;
+    (takes_up_to(middle) ? taken : refused) = middle;
   }
   return taken;
 }
@@ -100,25 +90,13 @@ LinearChoice planned(const abi::LinearProblem& problem, std::shared_ptr<LinearIn
 
 }  // namespace
 
-std::vector<LinearAssembler::Interval> LinearAssembler::intervals(const std::string& name,
-                                                                  std::int64_t max_rows) const {
-  // A decision can change only where some rule begins or ends.
-  std::set<std::int64_t> starts = {1};
-  for (const LinearRule& rule : config_.linear) {
-    if (rule.min_rows <= max_rows) starts.insert(rule.min_rows);
-    if (rule.max_rows > 0 && rule.max_rows < max_rows) starts.insert(rule.max_rows + 1);
-  }
-  std::vector<Interval> result;
-  for (const std::int64_t rows : starts) {
-    const auto rule = std::find_if(config_.linear.begin(), config_.linear.end(),
-                                   [&](const LinearRule& candidate) { return rule_covers(candidate, name, rows); });
-    if (rule == config_.linear.end()) {
-      throw_error(ErrorKind::config, "no [linear] rule covers '{}' with {} rows; give [linear] a default plugin", name,
-                  rows);
+std::vector<RuleRows> LinearAssembler::intervals(const std::string& name, std::int64_t max_rows) const {
+  std::vector<RuleRows> result = rule_rows(config_.linear, name, max_rows);
+  for (const RuleRows& rows : result) {
+    if (rows.rule == nullptr) {
+      throw_error(ErrorKind::config, "{}: no [linear] rule covers '{}' with {} rows; give [linear] a default plugin",
+                  config_.file.string(), name, rows.min_rows);
     }
-    if (!result.empty() && result.back().rule == &*rule) continue;
-    if (!result.empty()) result.back().max_rows = rows - 1;
-    result.push_back({rows, max_rows, &*rule});
   }
   return result;
 }
@@ -129,11 +107,11 @@ std::shared_ptr<LinearInstance> LinearAssembler::instance(const PluginChoice& ch
   for (const auto& known : instances_) {
     if (&known->plugin.plugin() == &resolved.plugin && known->options == options) return known;
   }
-  auto made = std::make_shared<LinearInstance>();
-  made->plugin = registry_.create<abi::Linear>(resolved.plugin, resolved.options);
-  made->options = options;
-  instances_.push_back(made);
-  return made;
+  auto made = make_plugin<abi::Linear>(config_, registry_, candidate, resolved);
+  instances_.push_back(std::make_shared<LinearInstance>());
+  instances_.back()->plugin = std::move(made.instance);
+  instances_.back()->options = std::move(made.options);
+  return instances_.back();
 }
 
 std::vector<LinearChoice> LinearAssembler::choose(abi::LinearProblem problem, const LinearRule& rule,
@@ -164,29 +142,31 @@ std::vector<LinearChoice> LinearAssembler::choose(abi::LinearProblem problem, co
       refused.push_back({candidate.name, reasons.text()});
       continue;
     }
-    // A plugin may fuse more at fewer rows.
+    problem.fusions = attempts[taken];
+    // A plugin may fuse more at fewer rows, and may refuse a range that begins above them.
     for (std::size_t better = 0; better < taken; ++better) {
-      abi::LinearProblem few = problem;
+      abi::LinearProblem few = problem, rest = problem;
       few.fusions = attempts[better];
       few.max_rows = most_rows(*asked, few);
-      if (few.max_rows == 0) continue;
+      rest.min_rows = few.max_rows + 1;
+      if (few.max_rows == 0 || !takes(*asked, rest, reasons)) continue;
       add(planned(few, asked, name));
-      problem.min_rows = few.max_rows + 1;
+      problem = rest;
     }
-    problem.fusions = attempts[taken];
     add(planned(problem, std::move(asked), name));
     return choices;
   }
+  problem.fusions = attempts.back();  // the reasons are of what was asked last
   throw_error(ErrorKind::plugin, "{}:{}: {}: no linear plugin takes {} ({}); name another plugin or a fallback:{}",
               config_.file.string(), rule.choice.line, rule.choice.key_path, name, sdk::to_string(problem),
               refusals_text(refused));
 }
 
 LinearModule LinearAssembler::bind(std::vector<LinearSpec::Part> parts, const LinearSpec& spec,
-                                   const std::vector<Interval>& intervals) {
+                                   const std::vector<RuleRows>& intervals) {
   abi::LinearProblem problem = make_problem(parts, spec, device_, activations_);
   std::vector<LinearChoice> choices;
-  for (const Interval& interval : intervals) {
+  for (const RuleRows& interval : intervals) {
     problem.min_rows = interval.min_rows;
     problem.max_rows = interval.max_rows;
     std::vector<LinearChoice> of_rule = choose(problem, *interval.rule, parts.front().name);
@@ -196,7 +176,7 @@ LinearModule LinearAssembler::bind(std::vector<LinearSpec::Part> parts, const Li
 }
 
 LinearGroup LinearAssembler::plan(const LinearSpec& spec) {
-  const std::vector<Interval> first = intervals(spec.parts.front().name, spec.max_rows);
+  const std::vector<RuleRows> first = intervals(spec.parts.front().name, spec.max_rows);
   const bool stack = std::all_of(spec.parts.begin(), spec.parts.end(), [&](const LinearSpec::Part& part) {
     return part.format == spec.parts.front().format && intervals(part.name, spec.max_rows) == first;
   });

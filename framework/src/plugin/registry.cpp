@@ -5,6 +5,7 @@
 
 #include "facet/base/error.h"
 #include "facet/base/text.h"
+#include "facet/plugin/cuda_plugins.h"
 #include "facet/sdk/text.h"
 #include "plugin/library.h"
 #include "plugin/search_path.h"
@@ -82,6 +83,9 @@ struct Search {
   }
 
   [[noreturn]] void fail() {
+    if (!built_with_cuda() && is_cuda_plugin(kind, name))
+      throw_error(ErrorKind::plugin, "this build has no CUDA plugins, and {} plugin '{}' is one: {}, or {}",
+                  to_string(kind), name, kCudaBuildCure, kCpuCure);
     std::string text = fmt::format("no {} plugin is named '{}'", to_string(kind), name);
     const std::string nearest = nearest_name(name, known);
     if (!nearest.empty()) text += fmt::format("; did you mean '{}'?", nearest);

@@ -11,6 +11,7 @@
 #include "attention/cuda/splits.h"
 #include "attention/cuda/tensor_maps.h"
 #include "facet/sdk/attention.h"
+#include "facet/sdk/cuda/no_gpu.h"
 
 namespace facet::attention::cuda {
 
@@ -158,11 +159,9 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
   }
 
   static void probe(sdk::Host /*host*/, sdk::Reasons& reasons) {
-    int count = 0;
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    reasons.require(error == cudaSuccess, "no usable CUDA driver: ", cudaGetErrorString(error), " (",
-                    cudaGetErrorName(error), ")");
-    if (error != cudaSuccess) return;
+    const std::string missing = sdk::why_no_gpu();
+    reasons.require(missing.empty(), missing);
+    if (!missing.empty()) return;
     int major = 0;
     int minor = 0;
     int device = 0;

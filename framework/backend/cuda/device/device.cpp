@@ -14,6 +14,7 @@
 #include "device/measure.h"
 #include "device/pinned.h"
 #include "device_api.h"
+#include "facet/sdk/cuda/no_gpu.h"
 #include "facet/sdk/text.h"
 
 namespace facet::cuda {
@@ -280,13 +281,14 @@ abi::Status make_device(std::uint32_t version, std::int32_t ordinal, DeviceApi**
                                       "; install both from one build"));
     return abi::Status::unavailable;
   }
-  int count = 0;
-  cudaError_t error = cudaGetDeviceCount(&count);
+  std::string missing = sdk::why_no_gpu();
   cudaDeviceProp properties = {};
-  if (error == cudaSuccess && count > 0) error = cudaGetDeviceProperties(&properties, ordinal);
-  if (error != cudaSuccess || count == 0) {
-    sdk::write_line(sink,
-                    sdk::concat("no GPU: ", error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)));
+  if (missing.empty()) {
+    const cudaError_t error = cudaGetDeviceProperties(&properties, ordinal);
+    if (error != cudaSuccess) missing = sdk::concat("no GPU: ", cudaGetErrorString(error));
+  }
+  if (!missing.empty()) {
+    sdk::write_line(sink, missing);
     return abi::Status::unavailable;
   }
   if (properties.major != 9 || properties.minor != 0) {

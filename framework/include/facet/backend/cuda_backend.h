@@ -8,7 +8,7 @@
 namespace facet {
 
 // Loads lib/facet/libfacet_cuda.so beside the program (or the file that FACET_CUDA_LIBRARY names) and opens device 0.
-// Throws Error(config) that says what is missing: the library, a driver, or a GPU it has kernels for.
+// Throws Error(config) that says nothing but what is missing: the library, a driver, or a GPU it has kernels for.
 std::unique_ptr<Backend> make_cuda_backend();
 
 }  // namespace facet

@@ -31,6 +31,8 @@ struct PluginChoice {
   std::vector<std::string> fallback;
   int line = 0;
   std::string key_path;  // where the plugin is written: "attention.global", or "attention" when taken from there
+  int fallback_line = 0;
+  std::string fallback_path;  // where the fallback is written; a group may have it beside a plugin of the default
 
   // Same names and options; where it was written does not count.
   bool operator==(const PluginChoice& other) const {
@@ -53,6 +55,7 @@ struct LinearTuning {
   std::filesystem::path file;  // absolute; empty: none
   std::string device;          // as Backend::description() names it
   int line = 0;                // of linear.tuning in the config
+  std::size_t rules = 0;       // how many it gave
 };
 
 struct ModelConfig {
@@ -60,7 +63,7 @@ struct ModelConfig {
   std::string synthetic;            // name of a shape with random weights, for measuring speed; instead of path
   std::string head = "checkpoint";  // checkpoint | bf16 | int8 | int4: format of the shared embedding and head table
   std::string written;              // `path` as the file says it
-  int line = 0;                     // of `path` in the file
+  int line = 0;                     // of `path` or `synthetic` in the file
 
   // `path` with symlinks walked, as far as it exists: one checkpoint has one such path, however files name it.
   std::filesystem::path real_path() const;
@@ -95,6 +98,7 @@ struct Config {
   PluginChoice kv_sliding, kv_global;
   PluginChoice scheduler;
   std::vector<std::filesystem::path> plugin_paths;  // [plugins] path, absolute
+  int plugin_paths_line = 0;
 
   // The same run: everything but where it was written; plugin paths are compared after resolving them.
   bool operator==(const Config& other) const;

@@ -9,6 +9,7 @@
 
 #include "facet/checkpoint/linear_weight.h"
 #include "facet/config/config.h"
+#include "facet/engine/linear_rules.h"
 #include "facet/engine/plugin_choice.h"
 #include "facet/engine/weight_store.h"
 #include "facet/engine/workspace.h"
@@ -143,16 +144,15 @@ class LinearAssembler {
       : config_(config), registry_(registry), device_(device), activations_(activations) {}
 
   // Parts are stacked into one call when their formats are equal and the same rules decide for all of them. The rows of
-  // a rule are divided where its plugin fuses more at fewer of them.
+  // a rule are divided where its plugin fuses more at fewer of them and takes the others alone.
   // Throws Error(plugin) with every reason when a row count is served by nobody.
   LinearGroup plan(const LinearSpec& spec);
   const std::vector<std::shared_ptr<LinearInstance>>& instances() const { return instances_; }
 
  private:
-  struct Interval;
-  std::vector<Interval> intervals(const std::string& name, std::int64_t max_rows) const;
+  std::vector<RuleRows> intervals(const std::string& name, std::int64_t max_rows) const;
   LinearModule bind(std::vector<LinearSpec::Part> parts, const LinearSpec& spec,
-                    const std::vector<Interval>& intervals);
+                    const std::vector<RuleRows>& intervals);
   std::vector<LinearChoice> choose(abi::LinearProblem problem, const LinearRule& rule, const std::string& name);
   std::shared_ptr<LinearInstance> instance(const PluginChoice& choice, const Candidate& candidate);
 

@@ -1,16 +1,16 @@
 #include "quant_gptq/cuda/device/check.h"
 
 #include "common/checks.h"
+#include "facet/sdk/cuda/no_gpu.h"
 
 namespace facet::linear {
 
 void probe_device(sdk::Reasons& reasons) {
+  const std::string missing = sdk::why_no_gpu();
+  reasons.require(missing.empty(), missing);
+  if (!missing.empty()) return;
   int count = 0;
-  const cudaError_t result = cudaGetDeviceCount(&count);
-  if (result != cudaSuccess) {
-    reasons.require(false, "no CUDA device: ", cudaGetErrorString(result));
-    return;
-  }
+  cudaGetDeviceCount(&count);  // an error leaves none, which is said below
   std::string seen;
   for (int device = 0; device < count; ++device) {
     int major = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "facet/sdk/cuda/no_gpu.h"
 #include "input.h"
 
 namespace facet::quantizer::cuda {
@@ -51,6 +52,8 @@ class CudaDevice final : public Device {
 constexpr int kMajor = 9, kMinor = 0;
 
 void require_device(int ordinal) {
+  const std::string missing = sdk::why_no_gpu();
+  if (!missing.empty()) throw Failure(missing);
   int count = 0;
   check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   if (ordinal >= count) throw Failure("there are " + std::to_string(count) + " CUDA devices");
