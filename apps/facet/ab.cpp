@@ -1,42 +1,16 @@
 // facet ab: two or more configs against each other, on the same requests, in one process.
-#include <fstream>
-
 #include "ab_report.h"
 #include "facet/base/log.h"
 #include "machine_load.h"
 #include "memory_limit.h"
 #include "request_file.h"
+#include "result_file.h"
 
 namespace facet::cli {
 namespace {
 
-void write_document(const std::string& file, const Json& document) {
-  std::ofstream out(file);
-  out << json_text(document) << '\n';
-  out.close();
-  if (!out) throw_error(ErrorKind::run, "{}: cannot be written; give --out a file in a folder that exists", file);
-}
-
-// Before hours of measuring: a file that cannot be written is noticed while nothing is lost.
-void check_writable(const std::string& file) {
-  namespace fs = std::filesystem;
-  const fs::path path = file;
-  std::error_code error;
-  const fs::path parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  if (!fs::is_directory(parent, error))
-    throw_error(ErrorKind::usage, "--out {}: {} is no folder; create it first", file, parent.string());
-  const fs::file_status status = fs::status(path, error);
-  if (fs::is_directory(status)) throw_error(ErrorKind::usage, "--out {}: is a folder; name a file in it", file);
-  if (fs::exists(status) && !fs::is_regular_file(status)) return;  // opening a pipe would wait for its reader
-  const bool linked = fs::is_symlink(fs::symlink_status(path, error));
-  std::ofstream out(file, std::ios::app);
-  if (!out) throw_error(ErrorKind::usage, "--out {}: cannot be opened for writing", file);
-  out.close();
-  if (!fs::exists(status) && !linked) fs::remove(path, error);
-}
-
 void ab(const AbOptions& options, const GlobalOptions& global) {
-  if (!options.out.empty()) check_writable(options.out);
+  if (!options.out.empty()) check_result_file("--out", options.out);
   std::vector<AbVariant> variants = plan_variants(options, global);
   const MachineLoad load = machine_load();
   warn_when_busy(load, "round; times and verdicts may contradict each other. Compare again when it is quiet");
@@ -49,7 +23,7 @@ void ab(const AbOptions& options, const GlobalOptions& global) {
   } else {
     print_ab(document);
   }
-  if (!options.out.empty()) write_document(options.out, document);
+  if (!options.out.empty()) write_result_file("--out", options.out, json_text(document) + "\n");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -148,6 +149,8 @@ int flush_results(int code) {
 int main(int argc, char** argv) {
   try {
     keep_standard_descriptors();
+    // Past the limit on file sizes a write then fails with an error, and what is half written is removed.
+    std::signal(SIGXFSZ, SIG_IGN);
     return flush_results(run_command(argc, argv));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "facet: %s\n", error.what());

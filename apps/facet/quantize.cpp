@@ -1,6 +1,4 @@
 // facet quantize: a bf16 checkpoint to INT4 in compressed-tensors layout.
-#include <csignal>
-
 #include "facet/base/limits.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
@@ -144,8 +142,6 @@ void print_summary(const QuantizeSettings& settings, const QuantizeReport& writt
 }
 
 void quantize(QuantizeSettings settings, const GlobalOptions& global) {
-  // Past the limit on file sizes a write then fails with an error, and the partial folder is removed.
-  std::signal(SIGXFSZ, SIG_IGN);
   complete(settings);
   if (const std::optional<Json> report = completed(settings)) {
     fmt::print(stderr, "quantize: {} is complete\n", settings.out);

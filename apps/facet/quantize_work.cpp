@@ -13,6 +13,8 @@
 namespace facet::cli {
 namespace {
 
+constexpr const char *kReport = "report", *kSum = ".sum";  // keys, and the end of keys, in the metadata of a part
+
 template <typename T>
 std::vector<T> values(const SafetensorsFile& file, const std::string& name) {
   const Tensor* tensor = file.find(name);
@@ -44,6 +46,25 @@ std::string sum_of(const QuantizedMatrix& matrix) {
   std::uint64_t sum = sum_of(matrix.words.data(), matrix.words.size() * sizeof(std::uint32_t), 0);
   sum = sum_of(matrix.scales.data(), matrix.scales.size() * sizeof(float), sum);
   return fmt::format("{:016x}", sum_of(matrix.zeros.data(), matrix.zeros.size(), sum));
+}
+
+std::string sum_of(const std::string& text) {
+  return fmt::format("{:016x}", sum_of(text.data(), text.size(), 0));
+}
+
+const std::string& entry_of(const std::map<std::string, std::string>& metadata, const std::string& key) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end())
+    throw_error(ErrorKind::checkpoint, "it holds no '{}', as of another version of facet", key);
+  return found->second;
+}
+
+Json report_of(const std::map<std::string, std::string>& metadata) {
+  const std::string& text = entry_of(metadata, kReport);
+  Json report = Json::parse(text, nullptr, false);
+  if (entry_of(metadata, std::string(kReport) + kSum) != sum_of(text) || !report.is_structured())
+    throw_error(ErrorKind::checkpoint, "the text of its report is not that which was written");
+  return report;
 }
 
 // What a run leaves that was stopped before it wrote job.json.
@@ -135,15 +156,15 @@ bool WorkFolder::has(const std::string& part) const {
   return std::filesystem::exists(file(part));
 }
 
-QuantizedMatrix WorkFolder::load(const std::string& part, const std::string& module) const {
+template <typename Read>
+auto WorkFolder::read(const std::string& part, Read&& what) const {
   try {
     const SafetensorsFile source = SafetensorsFile::open(file(part));
-    QuantizedMatrix matrix{values<std::uint32_t>(source, module + ".words"), values<float>(source, module + ".scales"),
-                           values<std::uint8_t>(source, module + ".zeros")};
-    const auto sum = source.layout().metadata.find(module + ".sum");
-    if (sum == source.layout().metadata.end() || sum->second != sum_of(matrix))
-      throw_error(ErrorKind::checkpoint, "the bytes of {} are not those that were written", module);
-    return matrix;
+    if (source.layout().trailing_bytes > 0 || source.layout().hole_bytes > 0)
+      throw_error(ErrorKind::checkpoint, "bytes follow a tensor that nobody wrote");
+    // With every read, so that a resumed run notices before hours of work and not with its report.
+    Json report = report_of(source.layout().metadata);
+    return what(source, std::move(report));
   } catch (const Error& error) {
     throw_error(ErrorKind::checkpoint,
                 "{}: damaged ({}); delete this file and go on with --resume, which makes it anew", file(part).string(),
@@ -151,15 +172,24 @@ QuantizedMatrix WorkFolder::load(const std::string& part, const std::string& mod
   }
 }
 
+QuantizedMatrix WorkFolder::load(const std::string& part, const std::string& module) const {
+  return read(part, [&](const SafetensorsFile& source, const Json&) {
+    QuantizedMatrix matrix{values<std::uint32_t>(source, module + ".words"), values<float>(source, module + ".scales"),
+                           values<std::uint8_t>(source, module + ".zeros")};
+    if (entry_of(source.layout().metadata, module + kSum) != sum_of(matrix))
+      throw_error(ErrorKind::checkpoint, "the bytes of {} are not those that were written", module);
+    return matrix;
+  });
+}
+
 Json WorkFolder::report(const std::string& part) const {
-  const SafetensorsFile source = SafetensorsFile::open(file(part));
-  const auto report = source.layout().metadata.find("report");
-  return report == source.layout().metadata.end() ? Json() : Json::parse(report->second, nullptr, false);
+  return read(part, [](const SafetensorsFile&, Json report) { return report; });
 }
 
 void WorkFolder::save(const std::string& part, const FinishedPart& finished) {
-  std::map<std::string, std::string> metadata = {{"report", finished.report.dump()}};
-  for (const auto& [module, matrix] : finished.modules) metadata[module + ".sum"] = sum_of(matrix);
+  const std::string report = finished.report.dump();
+  std::map<std::string, std::string> metadata = {{kReport, report}, {std::string(kReport) + kSum, sum_of(report)}};
+  for (const auto& [module, matrix] : finished.modules) metadata[module + kSum] = sum_of(matrix);
   SafetensorsWriter writer(file(part), metadata);
   for (const auto& entry : finished.modules) {
     // Names of their own: clang 14 captures no structured bindings.

@@ -38,7 +38,7 @@ class WorkFolder {
   const std::filesystem::path& path() const { return path_; }
   bool holds_parts() const { return holds_parts_; }
   bool has(const std::string& part) const;
-  // Error(checkpoint) when the file is damaged, by its sums too, or holds no such module.
+  // Error(checkpoint) when the file is damaged, by its sums too, its report with it, or holds no such module.
   QuantizedMatrix load(const std::string& part, const std::string& module) const;
   Json report(const std::string& part) const;
   void save(const std::string& part, const FinishedPart& finished);
@@ -46,6 +46,9 @@ class WorkFolder {
   void remove();
 
  private:
+  // what(file, its report); every Error becomes one that names the file and the cure.
+  template <typename Read>
+  auto read(const std::string& part, Read&& what) const;
   std::filesystem::path file(const std::string& part) const { return path_ / (part + ".safetensors"); }
 
   // Held by one process; released by the system, too, when the process dies.

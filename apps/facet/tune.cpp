@@ -9,6 +9,7 @@
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "quantize_weight.h"
+#include "result_file.h"
 #include "tune_module.h"
 
 namespace facet::cli {
@@ -194,18 +195,13 @@ constexpr std::string_view kFirstLine = "# Row thresholds of linear plugins, mea
 
 // Before minutes are spent: may it be written? Nothing but another tuning file is written over.
 void require_writable(const std::filesystem::path& file) {
+  check_result_file("--tune", file);
   std::error_code ignored;
-  const bool exists = std::filesystem::exists(file, ignored);
+  if (!std::filesystem::is_regular_file(file, ignored)) return;
+  std::ifstream before(file);
   std::string line;
-  if (exists) {
-    require_file(file);
-    std::ifstream before(file);
-    if (std::getline(before, line) && line != kFirstLine)
-      throw_error(ErrorKind::usage, "--tune {}: exists and is no tuning file; name another", file.string());
-  }
-  const bool opened = std::ofstream(file, std::ios::app).is_open();
-  if (!exists) std::filesystem::remove(file, ignored);
-  if (!opened) throw_error(ErrorKind::usage, "--tune {}: cannot be written", file.string());
+  if (std::getline(before, line) && line != kFirstLine)
+    throw_error(ErrorKind::usage, "--tune {}: exists and is no tuning file; name another", file.string());
 }
 
 }  // namespace
@@ -218,10 +214,8 @@ Json tune(gemma4::Pipeline& pipeline, const std::filesystem::path& file, std::in
       "{}\n# One device was measured, and the rules are for no other. In a\n"
       "# configuration: tuning = \"THIS FILE\" in [linear]. Comments: rows, then us of one matrix by plugin, median "
       "of\n"
-      "# {} (least to most), * the one that serves.\n[tuning]\ndevice = {}\nmodel = {}\nfacet_version = {}\n"
-      "max_step_tokens = {}\nrepeat = {}\n",
-      kFirstLine, repeat, quoted(device), quoted(pipeline.shared()->source->description()), quoted(FACET_VERSION),
-      pipeline.config().engine.max_step_tokens, repeat);
+      "# {} (least to most), * the one that serves.\n",
+      kFirstLine, repeat);
   Tuner tuner(pipeline, repeat);
   std::size_t rules = 0;
   for (const TunedKind& kind : tuned_kinds(pipeline.plan().linear_specs())) {
@@ -237,8 +231,12 @@ Json tune(gemma4::Pipeline& pipeline, const std::filesystem::path& file, std::in
     document["modules"].push_back(std::move(measured));
   }
   document["rules"] = rules;
-  std::ofstream result(file, std::ios::trunc | std::ios::binary);
-  if (!(result << text << std::flush)) throw_error(ErrorKind::run, "--tune {}: writing failed", file.string());
+  // At the end, so that a file that was cut anywhere lacks it.
+  text += fmt::format(
+      "\n[tuning]\ndevice = {}\nmodel = {}\nfacet_version = {}\nmax_step_tokens = {}\nrepeat = {}\nrules = {}\n",
+      quoted(device), quoted(pipeline.shared()->source->description()), quoted(FACET_VERSION),
+      pipeline.config().engine.max_step_tokens, repeat, rules);
+  write_result_file("--tune", file, text);
   return document;
 }
 

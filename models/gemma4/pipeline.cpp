@@ -2,7 +2,6 @@
 
 #include "facet/backend/cpu_backend.h"
 #include "facet/backend/cuda_backend.h"
-#include "facet/base/log.h"
 #include "facet/engine/plugin_choice.h"
 #include "facet/plugin/cuda_plugins.h"
 #include "gemma4/chat.h"

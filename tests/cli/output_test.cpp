@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <fstream>
+#include <sstream>
 
 #include "config_text.h"
 #include "run_program.h"
@@ -98,7 +99,45 @@ TEST_F(OutputTest, AbPrintsBeforeItWrites) {
       {"ab", config, config, "--requests", requests, "--rounds", "1", "--warmup", "0", "--out", "/dev/full", "--json"});
   EXPECT_EQ(run.exit_code, 1) << run.text();
   EXPECT_TRUE(run.json().contains("variants")) << run.text();
-  EXPECT_THAT(run.err, HasSubstr("/dev/full"));
+  EXPECT_THAT(run.err, HasSubstr("--out /dev/full: cannot be written: No space left"));
+}
+
+std::string text_of(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+// A result that cannot be written whole leaves the one before, and nothing else.
+TEST_F(OutputTest, TheOldResultStaysUntilTheNewOneIsWhole) {
+  const std::string config = write("config.toml", ConfigText{}.toml());
+  const std::string requests = write("requests.jsonl", "{\"prompt_ids\":[2,5],\"max_tokens\":2}\n");
+  const std::string tuned = "# Row thresholds of linear plugins, measured by 'facet bench --tune'.\n# before\n";
+  const std::string out = write("ab.json", "before"), rules = write("tuned.toml", tuned);
+  ProgramResult ab, tune;
+  {
+    const FileSizeLimit limit(512);
+    ab = run_facet({"ab", config, config, "--requests", requests, "--rounds", "1", "--warmup", "0", "--out", out});
+    tune = run_facet({"bench", config, "--tune", rules, "--repeat", "1"});
+  }
+  EXPECT_EQ(ab.exit_code, 1) << ab.text();
+  EXPECT_THAT(ab.err, AllOf(HasSubstr("--out " + out), HasSubstr("File too large")));
+  EXPECT_EQ(text_of(out), "before");
+  EXPECT_EQ(tune.exit_code, 1) << tune.text();
+  EXPECT_THAT(tune.err, AllOf(HasSubstr("--tune " + rules), HasSubstr("File too large")));
+  EXPECT_EQ(text_of(rules), tuned);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator{}), 4);
+}
+
+TEST_F(OutputTest, AResultGoesWhereALinkLeads) {
+  const std::string config = write("config.toml", ConfigText{}.toml());
+  const std::string requests = write("requests.jsonl", "{\"prompt_ids\":[2,5],\"max_tokens\":2}\n");
+  fs::create_symlink("real.json", folder_ / "link.json");
+  const ProgramResult run = run_facet({"ab", config, config, "--requests", requests, "--rounds", "1", "--warmup", "0",
+                                       "--out", (folder_ / "link.json").string()});
+  EXPECT_EQ(run.exit_code, 0) << run.text();
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link.json"));
+  EXPECT_TRUE(Json::parse(text_of(folder_ / "real.json")).contains("variants"));
 }
 
 }  // namespace

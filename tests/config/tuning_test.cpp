@@ -12,7 +12,7 @@ using testing_support::kMinimal;
 using testing_support::TemporaryFolder;
 
 constexpr std::string_view kTuned =
-    "[tuning]\ndevice = \"cpu, 2 threads\"\nmodel = \"m\"\nrepeat = 5\n"
+    "[tuning]\ndevice = \"cpu, 2 threads\"\nmodel = \"m\"\nrepeat = 5\nrules = 2\n"
     "[[linear.rules]]\nlayers = \"*.mlp.*\"\nmax_rows = 4\nplugin = \"few\"\noptions = { most = 4 }\n"
     "[[linear.rules]]\nlayers = \"*.mlp.*\"\nmin_rows = 5\nplugin = \"many\"\n"
     "fallback = [\"other\"]\n";
@@ -54,10 +54,10 @@ TEST(Tuning, ItsRulesComeFirst) {
   EXPECT_EQ(config.linear[3].choice.plugin, "reference");
   // Found by the line that names the file and by the place in it.
   EXPECT_EQ(config.linear[1].choice.line, 5);
-  EXPECT_EQ(config.linear[1].choice.key_path, "linear.tuning t.toml:13 linear.rules[1]");
+  EXPECT_EQ(config.linear[1].choice.key_path, "linear.tuning t.toml:14 linear.rules[1]");
   EXPECT_EQ(config.linear[0].choice.options.at(0).line, 5);
-  EXPECT_EQ(config.linear[0].choice.options.at(0).key_path, "linear.tuning t.toml:9 linear.rules[0].options.most");
-  EXPECT_EQ(config.linear[1].choice.fallback_path, "linear.tuning t.toml:14 linear.rules[1].fallback");
+  EXPECT_EQ(config.linear[0].choice.options.at(0).key_path, "linear.tuning t.toml:10 linear.rules[0].options.most");
+  EXPECT_EQ(config.linear[1].choice.fallback_path, "linear.tuning t.toml:15 linear.rules[1].fallback");
   EXPECT_EQ(config.tuning.rules, 2u);
   // Written out the rules are those of the file itself.
   const Config whole = load_config(folder.write("whole.toml", to_toml(config)));
@@ -69,6 +69,18 @@ TEST(Tuning, TextNamesTheFileAndDoesNotReadIt) {
   const Config config = parse_config(with_tuning("/nowhere/t.toml"), "c.toml", "/conf");
   EXPECT_EQ(config.tuning.file, "/nowhere/t.toml");
   EXPECT_EQ(config.linear.size(), 2u);
+}
+
+TEST(Tuning, AFileThatWasCutIsRefused) {
+  const TemporaryFolder folder;
+  const std::string whole(kTuned);
+  const std::string rule = whole.substr(whole.rfind("[[linear.rules]]"));
+  EXPECT_THAT(mistake_of(folder, whole.substr(0, whole.size() - rule.size())),
+              AllOf(HasSubstr("t.toml:5: tuning.rules: is 2, the file has 1"), HasSubstr("bench --tune")));
+  EXPECT_THAT(mistake_of(folder, whole + rule), HasSubstr("is 2, the file has 3"));
+  std::string without = whole;
+  without.erase(without.find("rules = 2\n"), 10);
+  EXPECT_THAT(mistake_of(folder, without), AllOf(HasSubstr("tuning.rules: missing"), HasSubstr("bench --tune")));
 }
 
 TEST(Tuning, MistakesNameBothFiles) {

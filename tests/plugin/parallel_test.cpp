@@ -1,6 +1,7 @@
 // The parallel loop: static pieces, every index once, no waiting for threads that are not there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "facet/base/error.h"
 #include "facet/plugin/host_services.h"
 #include "facet/sdk/host.h"
 #include "plugin/worker_team.h"
@@ -228,6 +230,26 @@ TEST(ParallelForDeathTest, TeamsThatEndBeforeTheirThreadsBeginHoldNothing) {
     std::exit(sum == 160 ? 0 : 1);
   };
   EXPECT_EXIT(short_lives(), ::testing::ExitedWithCode(0), "160 indices");
+}
+
+TEST(ParallelForDeathTest, ThreadsThatTheSystemRefusesAreAnErrorAndNoAbort) {
+  // In a process of its own, which no longer belongs to root: no limit counts for that user.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto without_threads = [] {
+    constexpr uid_t kNobody = 65534;
+    const rlimit none{1, 1};
+    if ((getuid() == 0 && setuid(kNobody) != 0) || setrlimit(RLIMIT_NPROC, &none) != 0) std::_Exit(2);
+    try {
+      HostServices services(16, "auto");
+      pieces_of(sdk::Host(services.table()), 16, 1);
+    } catch (const Error& error) {
+      fprintf(stderr, "%s\n", error.what());
+      std::_Exit(error.kind() == ErrorKind::run ? 0 : 1);
+    }
+    std::_Exit(3);
+  };
+  EXPECT_EXIT(without_threads(), ::testing::ExitedWithCode(0),
+              "15 are needed.* gives 0 .*engine.threads.* at most 1.*ulimit -u");
 }
 
 }  // namespace

@@ -70,14 +70,25 @@ def compare(job, out):
         raise AssertionError(f"left behind: {left}")
 
 
-def damage(job, out):
-    """Zeroes bytes in the middle of a finished layer; the file keeps its size."""
-    path = os.path.join(job.path(out) + ".work", "layer-00000.safetensors")
-    with open(path, "r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(size // 2)
-        file.write(bytes(64))
-    return path
+def zero_the_middle(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes(64) + content[middle + 64:]
+
+
+def change_a_digit_of_the_report(content):
+    at = content.index(b'"report":"') + len(b'"report":"')
+    while not chr(content[at]).isdigit():
+        at += 1
+    return content[:at] + (b"2" if content[at:at + 1] == b"1" else b"1") + content[at + 1:]
+
+
+def break_the_report(content):
+    at = content.index(b'"report":"') + len(b'"report":"')
+    return content[:at] + b"X" + content[at + 1:]
+
+
+# Each keeps a valid file in the format's sense.
+DAMAGES = (zero_the_middle, change_a_digit_of_the_report, break_the_report, lambda content: content + bytes(7))
 
 
 def kill_after_a_layer(job, out):
@@ -112,10 +123,15 @@ def try_damaged(job):
     else:
         raise AssertionError("no run was killed between its first layer and its end")
     try_finished(job, out)
-    path = damage(job, out)
-    done = subprocess.run(job.command(out, "--resume"), capture_output=True, text=True)
-    if done.returncode == 0 or path not in done.stderr or "delete this file" not in done.stderr:
-        raise AssertionError(f"a damaged layer passed: {done.returncode}\n{done.stderr}")
+    path = os.path.join(job.path(out) + ".work", "layer-00000.safetensors")
+    with open(path, "rb") as file:
+        content = file.read()
+    for damage in DAMAGES:
+        with open(path, "wb") as file:
+            file.write(damage(content))
+        done = subprocess.run(job.command(out, "--resume"), capture_output=True, text=True)
+        if done.returncode != 3 or path not in done.stderr or "delete this file" not in done.stderr:
+            raise AssertionError(f"{damage}: a damaged layer passed: {done.returncode}\n{done.stderr}")
     os.remove(path)
     job.run(out, "--resume")
     compare(job, out)

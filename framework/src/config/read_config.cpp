@@ -2,6 +2,7 @@
 #include <iterator>
 #include <limits>
 #include <system_error>
+#include <utility>
 
 #include "config/paths.h"
 #include "config/table_reader.h"
@@ -211,6 +212,20 @@ void read_root(Report& report, const toml::table& root, Config& config) {
   if (const auto table = section("plugins")) read_plugins(*table, config);
 }
 
+// A file that was cut between two rules is valid TOML.
+void check_rule_count(const TableReader& tuning, std::size_t found) {
+  constexpr const char* kCure = "measure again with 'facet bench --tune FILE', or set it to the number of rules";
+  if (!tuning.has("rules")) {
+    tuning.error("rules", fmt::format("missing: it says how many rules the file has, so that a file that was cut is "
+                                      "noticed; {}",
+                                      kCure));
+    return;
+  }
+  const std::int64_t said = tuning.integer("rules", 0, 1, std::numeric_limits<std::int64_t>::max());
+  if (said > 0 && std::cmp_not_equal(said, found))
+    tuning.error("rules", fmt::format("is {}, the file has {}; {}", said, found, kCure));
+}
+
 }  // namespace
 
 fs::path config::resolved(const fs::path& base, const fs::path& path) {
@@ -249,6 +264,7 @@ void config::add_tuned_rules(std::string_view text, Config& config) {
     report.add(1, "tuning.device", "missing; 'facet bench --tune FILE' writes a tuning file, with the device's name");
   std::vector<LinearRule> rules = linear ? read_rules(*linear) : std::vector<LinearRule>();
   if (rules.empty()) report.add(1, "linear.rules", "missing; a tuning file has at least one rule");
+  if (tuning) check_rule_count(*tuning, rules.size());
   report.throw_if_any();
   for (LinearRule& rule : rules) {
     // Whatever is wrong with a rule later on is found by the key that brought it in, and by its own place.

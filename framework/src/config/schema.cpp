@@ -31,7 +31,7 @@ const std::vector<TableSchema>& table_schemas() {
       {"scheduler", {"plugin", "options"}},
       {"plugins", {"path"}},
       {"tuning file", {"tuning", "linear"}, true},
-      {"tuning", {"device", "model", "facet_version", "max_step_tokens", "repeat"}, true},
+      {"tuning", {"device", "model", "facet_version", "max_step_tokens", "repeat", "rules"}, true},
       {"tuned linear", {"rules"}, true},
   };
   return schemas;

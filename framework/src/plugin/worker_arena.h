@@ -9,9 +9,11 @@ namespace facet {
 // Processors that TBB sees for this process, at least 1; respects the affinity mask.
 int available_processors();
 
-// Room for `workers` threads, one of which is the caller. Thread-safe. Functions that have begun may outlive it.
+// Room for `workers` threads, one of which is the caller. Functions that have begun may outlive it. Several may be made
+// and used at the same time, each by one thread at a time.
 class WorkerArena {
  public:
+  // Throws Error(run) when the system does not give so many threads.
   explicit WorkerArena(std::uint32_t workers);
   ~WorkerArena();
   WorkerArena(const WorkerArena&) = delete;
@@ -24,6 +26,7 @@ class WorkerArena {
  private:
   struct Arena;
   std::uint32_t workers_;
+  bool started_ = false;
   std::unique_ptr<Arena> arena_;
 };
 

@@ -23,7 +23,7 @@ LoopPieces split_loop(std::int64_t count, std::int64_t grain, std::uint32_t work
 // not given us. Which thread works on a piece may differ; pieces and worker numbers do not.
 class WorkerTeam {
  public:
-  // Threads start with the first loop of more than one piece.
+  // Threads start with the first loop of more than one piece. Throws Error(run) when the system does not give so many.
   explicit WorkerTeam(std::uint32_t workers);
   ~WorkerTeam();
   WorkerTeam(const WorkerTeam&) = delete;

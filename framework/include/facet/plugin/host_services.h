@@ -20,7 +20,7 @@ std::string describe_cpu_features(std::uint64_t features);
 // Owns threads and memory account; must outlive every plugin instance.
 class HostServices {
  public:
-  // threads 0: as many as the machine offers to this process.
+  // threads 0: as many as the machine offers to this process. Throws Error(run) when the system does not give so many.
   HostServices(std::int64_t threads, const std::string& isa);
   ~HostServices();
   HostServices(const HostServices&) = delete;
