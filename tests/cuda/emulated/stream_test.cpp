@@ -39,7 +39,7 @@ class EmulatedStream : public testing::Test {
 };
 
 TEST_F(EmulatedStream, OneRowMatchesDouble) {
-  for (std::uint64_t seed = base_; seed < base_ + 40; ++seed) {
+  for (std::uint64_t seed = base_; seed < base_ + 30; ++seed) {
     std::mt19937_64 random(seed);
     random_device_for(random);
     ProductCase product = random_case(pick(kOutputs, random), pick(kInputs, random), 1, random);
@@ -55,7 +55,7 @@ TEST_F(EmulatedStream, TwoToFourRowsMatchDoubleInEveryCut) {
   std::set<int> depths;
   int idle_blocks = 0;
   const auto all_seen = [&] { return splits.size() == 4 && depths.size() == 2 && idle_blocks > 0; };
-  for (std::uint64_t seed = base_; seed < base_ + 80 || !all_seen(); ++seed) {
+  for (std::uint64_t seed = base_; seed < base_ + 60 || !all_seen(); ++seed) {
     ASSERT_LT(seed, base_ + 800) << "products are not cut in every way";
     std::mt19937_64 random(seed);
     random_device_for(random);
