@@ -43,7 +43,7 @@ std::string plugin_text(const Json& choice) {
 
 // Rules are counted from 0; the line is what a reader finds. Rules of a tuning file are named with theirs.
 std::string rule_text(const Json& choice) {
-  const std::string rule = text_of(choice["rule"]);
+  std::string rule = text_of(choice["rule"]);
   if (!rule.starts_with("linear.rules[")) return rule;
   return fmt::format("{} of line {}", rule, choice["rule_line"].get<int>());
 }

@@ -53,7 +53,7 @@ const CLI::App& chosen_command(const CLI::App& app) {
 std::string help_text(const CLI::App& app) {
   std::string words;
   for (const CLI::App* command = &chosen_command(app); command != &app; command = command->get_parent())
-    words = command->get_name() + " " + words;
+    words.insert(0, command->get_name() + " ");
   return fmt::format("`facet {}--help` shows what it takes", words);
 }
 
