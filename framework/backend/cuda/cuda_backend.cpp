@@ -33,7 +33,7 @@ DeviceApi* open_device() {
   const fs::path file = library_of_program("FACET_CUDA_LIBRARY", "libfacet_cuda.so");
   std::error_code ignored;
   if (!fs::exists(file, ignored))
-    unavailable(fmt::format("there is no {}, which a build with CUDA makes: {}", file.string(), kCudaBuildCure));
+    unavailable(fmt::format("there is no {}, which a build with CUDA makes ({})", file.string(), kCudaBuildCure));
   // Never unloaded: the driver keeps threads of its own.
   void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) unavailable(::dlerror());
