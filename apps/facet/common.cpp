@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 
+#include "facet/base/json_keys.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "facet/measure/percentiles.h"
@@ -191,7 +193,7 @@ void require_file(const std::filesystem::path& file) {
 std::vector<JsonLine> read_json_lines(const std::filesystem::path& file) {
   require_file(file);
   std::ifstream in(file);
-  if (!in) throw_error(ErrorKind::usage, "{}: cannot be opened", file.string());
+  if (!in) throw_error(ErrorKind::usage, "{}: cannot be opened: {}", file.string(), std::strerror(errno));
   std::vector<JsonLine> lines;
   std::string text;
   for (int number = 1; std::getline(in, text); ++number) {
@@ -200,12 +202,14 @@ std::vector<JsonLine> read_json_lines(const std::filesystem::path& file) {
       throw_error(ErrorKind::usage, "{}:{}: is nested {} deep; at most {} is read", file.string(), number,
                   json_depth(text), kMaxJsonDepth);
     }
+    refuse_repeated_keys(text, ErrorKind::usage, fmt::format("{}:{}", file.string(), number));
     try {
       lines.push_back({number, nlohmann::json::parse(text)});
     } catch (const nlohmann::json::exception& error) {
       throw_error(ErrorKind::usage, "{}:{}: not valid JSON: {}", file.string(), number, json_mistake(error));
     }
   }
+  if (in.bad()) throw_error(ErrorKind::usage, "{}: cannot be read: {}", file.string(), std::strerror(errno));
   return lines;
 }
 

@@ -12,6 +12,7 @@
 #include "common.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
+#include "facet/checkpoint/mapping_fault.h"
 
 namespace {
 
@@ -151,6 +152,7 @@ int main(int argc, char** argv) {
     keep_standard_descriptors();
     // Past the limit on file sizes a write then fails with an error, and what is half written is removed.
     std::signal(SIGXFSZ, SIG_IGN);
+    facet::report_mapping_faults();
     return flush_results(run_command(argc, argv));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "facet: %s\n", error.what());

@@ -7,6 +7,7 @@
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "plugin_json.h"
+#include "request_file.h"
 
 namespace facet::cli {
 namespace {
@@ -150,6 +151,8 @@ constexpr Check kChecks[] = {
 };
 
 bool is_mapped(const std::string& file) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return false;  // a pipe would be waited for
   void* handle = dlopen(file.c_str(), RTLD_LAZY | RTLD_NOLOAD);
   if (handle != nullptr) dlclose(handle);
   return handle != nullptr;
@@ -250,7 +253,7 @@ void add_plugins(CLI::App& app, GlobalOptions& global) {
   });
 
   CLI::App* check_command = command->add_subcommand("check", "Every check of the host on one file");
-  check_command->add_option("file", options->target, "The shared library")->required();
+  check_command->add_option("file", options->target, "The shared library")->required()->check(not_empty());
   add_global_options(*check_command, global);
   check_command->callback([prepare, options, &global] {
     prepare();

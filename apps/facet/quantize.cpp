@@ -151,6 +151,7 @@ void quantize(QuantizeSettings settings, const GlobalOptions& global) {
   if (!settings.calibrated()) require_no_work(settings);
   QuantizeJob job = checkpoint_job(settings);
   job.out = require_free_output(settings.out, settings.resume);
+  require_something_to_resume(settings);
   Json report = new_report(settings);
   job.side_files = [&] { return std::map<std::string, std::string>{{kReportFile, json_text(report) + "\n"}}; };
   if (settings.dry_run && !settings.calibrated()) {
@@ -233,7 +234,7 @@ void add_method_options(CLI::App& command, QuantizeSettings& settings) {
 void add_quantize(CLI::App& app, GlobalOptions& global) {
   CLI::App* command = app.add_subcommand("quantize", "Turn a bf16 checkpoint into INT4");
   auto settings = std::make_shared<QuantizeSettings>();
-  command->add_option("--in", settings->in, "Folder of the bf16 checkpoint")->required();
+  command->add_option("--in", settings->in, "Folder of the bf16 checkpoint")->required()->check(not_empty());
   command->add_option("--out", settings->out, "Folder to create; it appears only when complete")
       ->required()
       ->check(not_empty());

@@ -1,6 +1,6 @@
 #include "quantize_job.h"
 
-#include <fstream>
+#include "facet/base/file.h"
 
 namespace facet::cli {
 
@@ -21,9 +21,10 @@ Json job_identity(const Workbench& bench, const CalibrationWalk& walk, const Seq
 std::optional<Json> completed(const QuantizeSettings& settings) {
   const std::filesystem::path out = settings.out;
   const std::optional<Json> before = WorkFolder::interrupted(out);
-  if (!settings.resume || !before || !std::filesystem::exists(out / kReportFile)) return std::nullopt;
-  std::ifstream in(out / kReportFile);
-  Json report = Json::parse(in, nullptr, false);
+  if (!settings.resume || !before) return std::nullopt;
+  const std::optional<std::string> text = read_file_if_there(out / kReportFile, ErrorKind::checkpoint);
+  if (!text) return std::nullopt;
+  Json report = Json::parse(*text, nullptr, false);
   if (!report.is_object() || !report.contains("job") || WorkFolder::first_difference(report["job"], *before))
     return std::nullopt;
   Json before_settings = report["settings"], now = settings_json(settings);
@@ -31,6 +32,18 @@ std::optional<Json> completed(const QuantizeSettings& settings) {
   WorkFolder::require_same(out, before_settings, now);
   std::filesystem::remove_all(WorkFolder::path_of(out));
   return report;
+}
+
+void require_something_to_resume(const QuantizeSettings& settings) {
+  if (!settings.resume) return;
+  const std::filesystem::path work = WorkFolder::path_of(settings.out), partial = settings.out + ".partial";
+  std::error_code ignored;
+  if (std::filesystem::exists(work, ignored) || std::filesystem::exists(partial, ignored)) return;
+  throw_error(
+      ErrorKind::usage,
+      "--resume: there is nothing to go on with: an interrupted run for --out {} would have left {} or {}; give "
+      "the --out of that run, or leave --resume out to begin anew",
+      settings.out, work.string(), partial.string());
 }
 
 void require_no_work(const QuantizeSettings& settings) {

@@ -16,6 +16,9 @@ Json job_identity(const Workbench& bench, const CalibrationWalk& walk, const Seq
 // Throws Error(usage) when that run had other settings.
 std::optional<Json> completed(const QuantizeSettings& settings);
 
+// --resume where no interrupted run left anything is a mistyped --out, or hours that begin anew: Error(usage).
+void require_something_to_resume(const QuantizeSettings& settings);
+
 // Round to nearest leaves the work of another method alone: Error(usage) where there is any.
 void require_no_work(const QuantizeSettings& settings);
 

@@ -1,5 +1,7 @@
 #include "quantize_samples.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -13,7 +15,7 @@ namespace {
 std::string read_text(const std::string& file) {
   require_file(file);
   std::ifstream in(file, std::ios::binary);
-  if (!in) throw_error(ErrorKind::usage, "{}: cannot be opened", file);
+  if (!in) throw_error(ErrorKind::usage, "{}: cannot be opened: {}", file, std::strerror(errno));
   std::ostringstream text;
   text << in.rdbuf();
   return text.str();

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 
+#include "facet/base/file.h"
 #include "facet/base/text.h"
 #include "facet/checkpoint/safetensors.h"
 
@@ -124,10 +124,9 @@ void WorkFolder::Lock::take(const std::filesystem::path& folder) {
 
 std::optional<Json> WorkFolder::interrupted(const std::filesystem::path& out) {
   const std::filesystem::path file = path_of(out) / "job.json";
-  std::error_code error;
-  if (!std::filesystem::exists(file, error)) return std::nullopt;
-  std::ifstream in(file);
-  Json before = Json::parse(in, nullptr, false);
+  const std::optional<std::string> text = read_file_if_there(file, ErrorKind::checkpoint);
+  if (!text) return std::nullopt;
+  Json before = Json::parse(*text, nullptr, false);
   if (!before.is_object())
     throw_error(ErrorKind::checkpoint, "{}: not a JSON object; delete the folder and start again", file.string());
   return before;

@@ -1,4 +1,5 @@
 // facet run: generate text.
+#include <algorithm>
 #include <cstdio>
 #include <map>
 
@@ -7,6 +8,7 @@
 #include "facet/tokenizer/stream_decoder.h"
 #include "memory_limit.h"
 #include "request_file.h"
+#include "stop_signal.h"
 
 namespace facet::cli {
 namespace {
@@ -18,7 +20,23 @@ struct RunOptions {
   SamplingParams sampling;
   std::uint64_t seed = 0;
   CLI::Option *seed_given = nullptr, *prompt_given = nullptr, *ids_given = nullptr, *requests_given = nullptr;
+  std::vector<CLI::Option*> warm_only;  // no use for them at temperature 0
 };
+
+// Flags that contradict each other or change nothing are mistakes. Requests of a file may choose for themselves.
+void check_sampling_flags(const RunOptions& options) {
+  const bool warm = options.sampling.temperature > 0;
+  if (options.greedy && warm)
+    throw_error(ErrorKind::usage, "--greedy: contradicts --temperature {}; leave one of the two out",
+                options.sampling.temperature);
+  if (warm || options.requests_given->count() > 0) return;
+  for (const CLI::Option* option : options.warm_only) {
+    if (option->count() > 0)
+      throw_error(ErrorKind::usage,
+                  "{}: has no effect on greedy choice; give --temperature above 0 too, or leave it out",
+                  option->get_name());
+  }
+}
 
 // What the flags say, before anything is loaded.
 void check_options(const RunOptions& options) {
@@ -31,6 +49,7 @@ void check_options(const RunOptions& options) {
   } catch (const Error& error) {
     throw Error(ErrorKind::usage, error.message());
   }
+  check_sampling_flags(options);
 }
 
 // `places` gets where each request stands, for errors.
@@ -124,17 +143,27 @@ class Batch {
   }
   // Fetches what the engine finished; results are in the order of the requests.
   const std::vector<RequestResult>& collect(Engine& engine) {
-    for (RequestResult& result : engine.take_finished()) results_[places_.at(result.id)] = std::move(result);
+    for (RequestResult& result : engine.take_finished()) {
+      const auto place = places_.find(result.id);
+      results_[place->second] = std::move(result);
+      places_.erase(place);
+    }
     return results_;
   }
+  // Whether a request has ended, well or not, of those that were collected.
+  bool ended(std::size_t request) const {
+    return std::none_of(places_.begin(), places_.end(), [&](const auto& place) { return place.second == request; });
+  }
+  std::size_t ended_count() const { return results_.size() - places_.size(); }
 
  private:
   std::vector<RequestResult> results_;
-  std::map<std::uint64_t, std::size_t> places_;  // engine's id -> place
+  std::map<std::uint64_t, std::size_t> places_;  // engine's id -> place, of requests that are not collected
 };
 
-void print_text(const std::vector<RequestResult>& results, const Tokenizer& tokenizer) {
+void print_text(const std::vector<RequestResult>& results, const Batch& batch, const Tokenizer& tokenizer) {
   for (std::size_t i = 0; i < results.size(); ++i) {
+    if (!batch.ended(i)) continue;
     const RequestResult& result = results[i];
     const bool failed = result.finish_reason == FinishReason::error;
     fmt::print("--- request {} ({} prompt tokens, {} generated, {}, first token {:.1f} ms)\n{}\n", i + 1,
@@ -154,6 +183,48 @@ void throw_if_failed(const std::vector<RequestResult>& results, const std::vecto
                       fmt::format("{} of {} requests failed:", failed.lines().size(), results.size()));
 }
 
+// What the run was left with, and the words for it.
+struct Stop {
+  ErrorKind kind = ErrorKind::run;
+  std::string text;
+};
+
+// The requests that had ended before the stop: null stands for the others.
+void print_ended(const std::vector<RequestResult>& results, const Batch& batch, const Tokenizer& tokenizer,
+                 const Stop& stop, bool json) {
+  if (!json) {
+    print_text(results, batch, tokenizer);
+    return;
+  }
+  Json document = {{"results", Json::array()}, {"error", {{"kind", to_string(stop.kind)}, {"text", stop.text}}}};
+  for (std::size_t i = 0; i < results.size(); ++i)
+    document["results"].push_back(batch.ended(i) ? result_json(results[i], tokenizer) : Json(nullptr));
+  print_json(document);
+}
+
+// Runs all of the batch. A fault or a signal ends it early: what had ended is printed first. `stream`: its text is on
+// stdout already.
+void run_batch(Engine& engine, Batch& batch, const Tokenizer& tokenizer, TextStream* stream, bool json) {
+  const StopSignal signal;
+  try {
+    engine.run(&StopSignal::received());
+    if (stream != nullptr) stream->finish();
+  } catch (const Error& error) {
+    if (stream != nullptr) stream->finish();
+    const std::vector<RequestResult>& results = batch.collect(engine);
+    if (stream == nullptr) print_ended(results, batch, tokenizer, {error.kind(), error.full_text()}, json);
+    throw;
+  }
+  const std::vector<RequestResult>& results = batch.collect(engine);
+  if (batch.ended_count() == results.size()) return;
+  const int received = StopSignal::received().load();
+  const Stop stop{ErrorKind::run, fmt::format("stopped by signal {} when {} of {} requests had ended", received,
+                                              batch.ended_count(), results.size())};
+  if (stream == nullptr) print_ended(results, batch, tokenizer, stop, json);
+  std::fputs(fmt::format("facet: run error: {}\n", stop.text).c_str(), stderr);
+  StopSignal::die_of(received);
+}
+
 void run(const RunOptions& options, const GlobalOptions& global) {
   check_options(options);
   const auto pipeline = open_pipeline(options.config, global, true);
@@ -166,9 +237,8 @@ void run(const RunOptions& options, const GlobalOptions& global) {
   if (stream) text.emplace(*engine, tokenizer);
   engine->restart_clock();
   Batch batch(*engine, requests);
-  engine->run();
+  run_batch(*engine, batch, tokenizer, text ? &*text : nullptr, global.json);
   const double seconds = static_cast<double>(engine->now_us()) / 1e6;
-  if (stream) text->finish();
   const std::vector<RequestResult>& results = batch.collect(*engine);
   std::int64_t generated = 0;
   for (const RequestResult& result : results) generated += static_cast<std::int64_t>(result.ids.size());
@@ -178,7 +248,7 @@ void run(const RunOptions& options, const GlobalOptions& global) {
     for (const RequestResult& result : results) document["results"].push_back(result_json(result, tokenizer));
     print_json(document);
   } else {
-    if (!stream) print_text(results, tokenizer);
+    if (!stream) print_text(results, batch, tokenizer);
     // A line for people: that nobody can read it is no failure.
     std::fputs(fmt::format("{} tokens in {:.2f} s, {:.1f} tokens/s\n", generated, seconds,
                            metrics["tokens_per_second"].get<double>())
@@ -206,15 +276,19 @@ void add_run(CLI::App& app, GlobalOptions& global) {
   command->add_option("--temperature", options->sampling.temperature, "0: greedy")
       ->check(real_number("0 to 100"))
       ->capture_default_str();
-  command->add_option("--top-k", options->sampling.top_k, "Keep the k most probable tokens; 0: all")
-      ->transform(whole_number(0, INT64_MAX))
-      ->capture_default_str();
-  command->add_option("--top-p", options->sampling.top_p, "Keep the most probable tokens that reach this mass")
-      ->check(real_number("above 0, up to 1"))
-      ->capture_default_str();
-  command->add_option("--min-p", options->sampling.min_p, "Keep tokens at least this fraction as probable as the best")
-      ->check(real_number("0 to 1"))
-      ->capture_default_str();
+  options->warm_only.push_back(
+      command->add_option("--top-k", options->sampling.top_k, "Keep the k most probable tokens; 0: all")
+          ->transform(whole_number(0, INT64_MAX))
+          ->capture_default_str());
+  options->warm_only.push_back(
+      command->add_option("--top-p", options->sampling.top_p, "Keep the most probable tokens that reach this mass")
+          ->check(real_number("above 0, up to 1"))
+          ->capture_default_str());
+  options->warm_only.push_back(
+      command
+          ->add_option("--min-p", options->sampling.min_p, "Keep tokens at least this fraction as probable as the best")
+          ->check(real_number("0 to 1"))
+          ->capture_default_str());
   command->add_option("--repetition-penalty", options->sampling.repetition_penalty, "1: none")
       ->check(real_number("0.01 to 100"))
       ->capture_default_str();

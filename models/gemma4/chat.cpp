@@ -1,12 +1,12 @@
 #include "chat.h"
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "facet/base/error.h"
+#include "facet/base/json_keys.h"
 #include "facet/tokenizer/utf8.h"
 
 namespace facet::gemma4 {
@@ -34,41 +34,46 @@ void add_once(std::int32_t id, std::vector<std::int32_t>& ids) {
   if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
 }
 
-std::int32_t checked_id(const nlohmann::json& value, const std::string& place) {
-  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+std::int32_t checked_id(const nlohmann::json& value, const std::string& place, std::int64_t vocabulary) {
+  const std::int64_t largest = vocabulary - 1;
   // Unsigned first: a number above 2^63 must not wrap around.
   const bool whole = value.is_number_integer();
   const bool fits =
-      whole && (value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(kLargest)
+      whole && (value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(largest)
                                            : value.get<std::int64_t>() >= 0);
   if (!fits) {
     throw_error(ErrorKind::checkpoint, "{}: {} is no token id; it must be a whole number from 0 to {}", place,
-                value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), kLargest);
+                value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), largest);
   }
   return value.get<std::int32_t>();
 }
 
-void add_eos(const nlohmann::json& object, const std::string& place, std::vector<std::int32_t>& ids) {
+void add_eos(const nlohmann::json& object, const std::string& place, std::int64_t vocabulary,
+             std::vector<std::int32_t>& ids) {
   const auto found = object.find("eos_token_id");
   if (found == object.end() || found->is_null()) return;
   if (!found->is_array()) {
-    add_once(checked_id(*found, place), ids);
+    add_once(checked_id(*found, place, vocabulary), ids);
     return;
   }
   for (std::size_t index = 0; index < found->size(); ++index) {
-    add_once(checked_id((*found)[index], fmt::format("{}[{}]", place, index)), ids);
+    add_once(checked_id((*found)[index], fmt::format("{}[{}]", place, index), vocabulary), ids);
   }
 }
 
-void add_eos_of_file(std::string_view text, const std::string& file, std::vector<std::int32_t>& ids) {
+void add_eos_of_file(std::string_view text, const char* name, const StopSource& source,
+                     std::vector<std::int32_t>& ids) {
   if (text.empty()) return;
+  const std::string file = (source.folder / name).string();
+  refuse_repeated_keys(std::string(text), ErrorKind::checkpoint, file);
   const nlohmann::json document = nlohmann::json::parse(text, nullptr, false);
   if (document.is_discarded()) throw_error(ErrorKind::checkpoint, "{}: is not valid JSON", file);
   if (!document.is_object())
     throw_error(ErrorKind::checkpoint, "{}: must be an object, but is {}", file, document.type_name());
-  add_eos(document, file + ": eos_token_id", ids);
+  add_eos(document, file + ": eos_token_id", source.vocabulary, ids);
   const auto inner = document.find("text_config");
-  if (inner != document.end() && inner->is_object()) add_eos(*inner, file + ": text_config.eos_token_id", ids);
+  if (inner != document.end() && inner->is_object())
+    add_eos(*inner, file + ": text_config.eos_token_id", source.vocabulary, ids);
 }
 
 }  // namespace
@@ -117,10 +122,10 @@ std::vector<std::int32_t> ChatFormat::encode(std::span<const ChatMessage> messag
 }
 
 std::vector<std::int32_t> stop_ids(std::string_view generation_config_json, std::string_view config_json,
-                                   std::span<const std::int32_t> extra) {
+                                   std::span<const std::int32_t> extra, const StopSource& source) {
   std::vector<std::int32_t> ids;
-  add_eos_of_file(generation_config_json, "generation_config.json", ids);
-  add_eos_of_file(config_json, "config.json", ids);
+  add_eos_of_file(generation_config_json, "generation_config.json", source, ids);
+  add_eos_of_file(config_json, "config.json", source, ids);
   for (const std::int32_t id : extra) {
     if (id < 0) throw_error(ErrorKind::request, "stop id {} is no token id; ids are 0 or more", id);
     add_once(id, ids);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,12 +45,18 @@ class ChatFormat {
   std::int32_t turn_end_ = -1;
 };
 
+// Where both files of stop ids lie, for errors, and how many ids the model has.
+struct StopSource {
+  std::filesystem::path folder;
+  std::int64_t vocabulary = std::int64_t{1} << 31;
+};
+
 // Ids at which generation stops: `eos_token_id`, one id or a list, of generation_config.json, of config.json and of its
 // text_config, then `extra`; each once, in this order. All sources count, so that a list in one file is not lost to a
 // single id in the other. Both arguments are the files' text; empty text stands for a file that does not exist.
-// Throws Error(checkpoint) that names file and field for text that is not JSON or an id that is not a whole number >=
-// 0; Error(request) for a negative id in `extra`.
+// Throws Error(checkpoint) that names file and field for text that is not JSON, a key that occurs twice, or an id that
+// is not a whole number in the vocabulary; Error(request) for a negative id in `extra`.
 std::vector<std::int32_t> stop_ids(std::string_view generation_config_json, std::string_view config_json,
-                                   std::span<const std::int32_t> extra = {});
+                                   std::span<const std::int32_t> extra = {}, const StopSource& source = {});
 
 }  // namespace facet::gemma4

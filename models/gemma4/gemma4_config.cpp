@@ -5,12 +5,19 @@
 #include <optional>
 
 #include "facet/base/error.h"
+#include "facet/base/json_keys.h"
 #include "facet/sdk/numeric.h"
 
 namespace facet::gemma4 {
 namespace {
 
 using Json = nlohmann::json;
+
+std::string shown(const Json& value) {
+  constexpr std::size_t kLongest = 100;
+  const std::string text = value.dump();
+  return text.size() <= kLongest ? text : text.substr(0, kLongest) + "...";
+}
 
 // Reads fields of one JSON object and notes what is wrong instead of stopping at the first.
 class Reader {
@@ -34,16 +41,35 @@ class Reader {
   double real(const char* key) const {
     const Json* value = find(key);
     if (value == nullptr) return missing(key), 1.0;
-    if (!value->is_number() || !std::isfinite(value->get<double>()) || value->get<double>() <= 0) {
-      problems_.add("{}{}: {} is no positive number", path_, key, value->dump());
+    // It is used as a float.
+    const float number = value->is_number() ? static_cast<float>(value->get<double>()) : 0.0f;
+    if (!std::isfinite(number) || number <= 0) {
+      problems_.add("{}{}: {} is no positive number that a float holds", path_, key, shown(*value));
       return 1.0;
     }
     return value->get<double>();
   }
+  // A share or a small term: no more than 1.
+  double real_to_one(const char* key) const {
+    const double value = real(key);
+    if (value > 1) problems_.add("{}{}: {} is above 1", path_, key, value);
+    return value;
+  }
+  bool boolean(const char* key, bool standard) const {
+    const Json* value = find(key);
+    if (value == nullptr) return standard;
+    if (!value->is_boolean()) {
+      problems_.add("{}{}: {} is neither true nor false", path_, key, shown(*value));
+      return standard;
+    }
+    return value->get<bool>();
+  }
   std::string text(const char* key) const {
     const Json* value = find(key);
-    if (value == nullptr || !value->is_string()) return missing(key), std::string();
-    return value->get<std::string>();
+    if (value == nullptr) return missing(key), std::string();
+    if (value->is_string()) return value->get<std::string>();
+    problems_.add("{}{}: {} is no text", path_, key, shown(*value));
+    return std::string();
   }
   // A setting this code does not compute must be absent, null, false or 0.
   void refuse(const char* key, const char* what) const {
@@ -77,8 +103,7 @@ Rotary read_rotary(const Reader& text, const char* kind, Problems& problems) {
   Rotary rotary{reader.real("rope_theta"), 1.0};
   const std::string type = reader.text("rope_type");
   if (type == "proportional") {
-    rotary.factor = reader.real("partial_rotary_factor");
-    if (rotary.factor > 1) problems.add("{}partial_rotary_factor: {} is above 1", reader.path(), rotary.factor);
+    rotary.factor = reader.real_to_one("partial_rotary_factor");
   } else if (type != "default") {
     problems.add("{}rope_type: '{}' is unknown; supported are default and proportional", reader.path(), type);
   }
@@ -97,7 +122,12 @@ void apply_layer_shape(const Reader& text, std::size_t index, LayerConfig& layer
   }
   const Json* overrides = text.find("per_layer_config");
   const std::string key = std::to_string(index);
-  if (overrides == nullptr || !overrides->is_object() || !overrides->contains(key)) return;
+  if (overrides == nullptr || !overrides->is_object() || !overrides->contains(key) || (*overrides)[key].is_null())
+    return;
+  if (!(*overrides)[key].is_object()) {
+    problems.add("{}per_layer_config.{}: {} is no object", text.path(), key, shown((*overrides)[key]));
+    return;
+  }
   const Reader reader((*overrides)[key], fmt::format("{}per_layer_config.{}.", text.path(), key), problems);
   if (reader.find("head_dim") != nullptr) layer.head_dim = reader.positive("head_dim");
   if (reader.find("num_key_value_heads") != nullptr) layer.kv_heads = reader.positive("num_key_value_heads");
@@ -112,8 +142,10 @@ void read_layers(const Reader& text, ModelConfig& config, Problems& problems) {
   }
   const Rotary sliding_rotary = read_rotary(text, "sliding_attention", problems);
   const Rotary global_rotary = read_rotary(text, "full_attention", problems);
-  const Json* shared = text.find("attention_k_eq_v");
-  const bool keys_are_values = shared != nullptr && shared->is_boolean() && shared->get<bool>();
+  const bool keys_are_values = text.boolean("attention_k_eq_v", false);
+  if (const Json* overrides = text.find("per_layer_config"); overrides != nullptr && !overrides->is_object())
+    problems.add("{}per_layer_config: {} is no object from layer numbers to their settings", text.path(),
+                 shown(*overrides));
   for (std::size_t i = 0; i < types->size(); ++i) {
     LayerConfig layer;
     const std::string type = (*types)[i].is_string() ? (*types)[i].get<std::string>() : (*types)[i].dump();
@@ -156,6 +188,7 @@ void check_unsupported(const Reader& text, Problems& problems) {
 }
 
 Json parse_json(const std::string& config_json, const std::string& file) {
+  refuse_repeated_keys(config_json, ErrorKind::checkpoint, file);
   try {
     Json root = Json::parse(config_json);
     if (root.is_object()) return root;
@@ -183,14 +216,14 @@ ModelConfig parse_config(const std::string& config_json, const std::string& file
   config.feed_forward = text.positive("intermediate_size");
   config.query_heads = text.positive("num_attention_heads");
   config.max_positions = text.positive("max_position_embeddings");
-  config.epsilon = static_cast<float>(text.real("rms_norm_eps"));
+  config.epsilon = static_cast<float>(text.real_to_one("rms_norm_eps"));
   config.soft_cap =
       text.find("final_logit_softcapping") != nullptr ? static_cast<float>(text.real("final_logit_softcapping")) : 0.0f;
   config.embedding_scale = sdk::bf16_to_float(sdk::float_to_bf16(std::sqrt(static_cast<float>(config.hidden))));
   // Nested files may say it inside or outside; the inner one is the text model's own.
-  const Json* tied = text.find("tie_word_embeddings");
-  if (tied == nullptr && root.contains("tie_word_embeddings")) tied = &root["tie_word_embeddings"];
-  config.tied_head = tied == nullptr || !tied->is_boolean() || tied->get<bool>();
+  const Reader outside(root, "", problems);
+  const Reader& tied = text.find("tie_word_embeddings") != nullptr ? text : outside;
+  config.tied_head = tied.boolean("tie_word_embeddings", true);
   check_unsupported(text, problems);
   read_layers(text, config, problems);
   problems.throw_if_any(ErrorKind::checkpoint, fmt::format("{}: this model cannot be run:", file));

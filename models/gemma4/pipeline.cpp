@@ -112,7 +112,8 @@ const Tokenizer& Pipeline::tokenizer() {
 std::vector<std::int32_t> Pipeline::stop_ids() const {
   if (shared_->checkpoint == nullptr) return {};
   const Checkpoint& checkpoint = *shared_->checkpoint;
-  return gemma4::stop_ids(checkpoint.file_text("generation_config.json").value_or(""), checkpoint.config_json());
+  return gemma4::stop_ids(checkpoint.file_text("generation_config.json").value_or(""), checkpoint.config_json(), {},
+                          {checkpoint.directory(), shared_->source->facts().model.vocabulary});
 }
 
 void Pipeline::load(const std::function<void(std::size_t, std::size_t)>& progress) {

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -132,6 +134,24 @@ TEST_F(Sharded, MalformedIndex) {
   EXPECT_THAT(with("{\"weight_map\":{\"a\":1}}"), HasSubstr("file name"));
   EXPECT_THAT(with("{\"weight_map\":{\"a\":\"../x.safetensors\"}}"), HasSubstr("not the name of a file"));
   EXPECT_THAT(with("{\"weight_map\":{\"a\":\"x\",\"a\":\"y\"}}"), HasSubstr("twice"));
+}
+
+// A pipe that nobody writes to would be waited for.
+TEST_F(Sharded, PipesAndFoldersAreRefusedByName) {
+  for (const std::string name : {"config.json", "model.safetensors.index.json", kTwo}) {
+    const std::string content = read_file(folder_ / name);
+    std::filesystem::remove(folder_ / name);
+    ASSERT_EQ(mkfifo((folder_ / name).c_str(), 0600), 0);
+    expect_words(open_error(), {name, "pipe", "not a regular file"});
+    std::filesystem::remove(folder_ / name);
+    std::filesystem::create_directory(folder_ / name);
+    expect_words(open_error(), {name, "it is a folder"});
+    std::filesystem::remove(folder_ / name);
+    write_file(folder_ / name, content);
+  }
+  ASSERT_EQ(mkfifo((folder_ / "generation_config.json").c_str(), 0600), 0);
+  const Checkpoint checkpoint = Checkpoint::open(folder_.path());
+  expect_words(error_of([&] { checkpoint.file_text("generation_config.json"); }), {"generation_config.json", "pipe"});
 }
 
 TEST_F(Sharded, TruncatedShardIsNamed) {

@@ -114,6 +114,19 @@ std::string with_target(const std::string& pattern) {
 }
 
 // std::regex would try every way to match; none of these may be run at all.
+TEST(QuantizationConfig, WrongTypesAndRepeatedKeysAreNotAbsent) {
+  const std::string weights = R"("num_bits":4,"group_size":128)";
+  const std::string method = R"("quant_method":"compressed-tensors")";
+  expect_words(refused(config(weights + R"(,"strategy":-1)")), {"weights.strategy must be text, found -1"});
+  expect_words(refused(config(weights, method + R"(,"format":7)")), {"format must be text, found 7"});
+  // Also where the group names a format of its own.
+  const std::string own = R"("targets":["Linear"],"format":"pack-quantized")";
+  expect_words(refused(config(weights, method + R"(,"format":"x")", own)), {"format is 'x'", "mixed-precision"});
+  expect_words(refused(config(weights, method, R"("targets":["Linear"],"format":[])")),
+               {"config_groups.group_0.format must be text, found []"});
+  expect_words(refused(config(weights + R"(,"num_bits":8)")), {"dir/config.json: 'num_bits' occurs twice"});
+}
+
 TEST(QuantizationConfig, PatternsThatCouldHangAreRefused) {
   for (const char* pattern : {"(.*)*", "(a+)+$", "(?:a+)+b", "((a+)b)*", "(a*){20}", "(a?){30}", "(a|aa)+",
                               "(x(a|b+))*c", "([)]a+)+", ".*.*.*.*.*.*.*x", "a*a*a*a*a*a*a*b"}) {

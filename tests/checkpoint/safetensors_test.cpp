@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <memory>
 
+#include "facet/checkpoint/mapping_fault.h"
 #include "file_builder.h"
 
 namespace facet::test {
@@ -163,8 +166,33 @@ TEST(Safetensors, FaultsInTheHeader) {
 
 TEST(Safetensors, UnreadableFiles) {
   const TempFolder folder;
-  EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder / "none.safetensors"); }), HasSubstr("cannot open"));
+  EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder / "none.safetensors"); }),
+              HasSubstr("cannot be read: No such file"));
   EXPECT_THAT(error_of([&] { SafetensorsFile::open(folder.path()); }), HasSubstr("not a regular file"));
+}
+
+TEST(SafetensorsDeathTest, AFileThatBecomesShorterIsNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "m.safetensors";
+  FileBuilder builder;
+  builder.add<float>("t", "F32", {1 << 16}, std::vector<float>(1 << 16, 1.5f));
+  write_file(path, builder.build());
+  const auto shorten = [&] {
+    report_mapping_faults();
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    std::filesystem::resize_file(path, 100);
+    unsigned sum = 0;
+    for (std::uint64_t i = 0; i < file.file_bytes(); ++i) sum += static_cast<unsigned char>(file.image()[i]);
+    std::exit(sum == 0 ? 0 : 1);
+  };
+  EXPECT_EXIT(shorten(), ::testing::ExitedWithCode(3), "m.safetensors: cannot be read any more: it became shorter");
+  // Any other fault ends the process as it did.
+  const auto elsewhere = [] {
+    report_mapping_faults();
+    std::raise(SIGBUS);
+  };
+  EXPECT_EXIT(elsewhere(), ::testing::KilledBySignal(SIGBUS), "");
 }
 
 // A file that is still growing is refused as long as it is short, and read once it is whole.

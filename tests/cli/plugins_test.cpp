@@ -1,5 +1,6 @@
 // facet plugins list, describe and check.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -160,6 +161,15 @@ TEST_F(PluginsTest, CheckSaysWhereAFileThatIsNoPluginFails) {
   expect_refusal({write("text.so", "no library\n"), "stamp"});
   expect_refusal({write("empty.so", ""), "stamp"});
   expect_refusal({(folder_ / "absent.so").string(), "stamp"});
+}
+
+// A pipe that nobody writes to would be waited for.
+TEST_F(PluginsTest, CheckRefusesAPipe) {
+  const std::string pipe = (folder_ / "pipe.so").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const ProgramResult run = run_facet({"plugins", "check", pipe});
+  EXPECT_EQ(run.exit_code, 3) << run.text();
+  EXPECT_THAT(run.out, AllOf(HasSubstr(pipe), HasSubstr("needed is a regular file")));
 }
 
 TEST_F(PluginsTest, CheckSaysWhereABrokenPluginFails) {

@@ -138,6 +138,41 @@ TEST_F(RefusalTest, BidirectionalAttentionIsRefused) {
   EXPECT_EQ(run_config(text.toml()).exit_code, 0);
 }
 
+// A field of the wrong type is no absent field, and of two equal keys none is chosen.
+TEST_F(RefusalTest, FieldsOfTheCheckpointThatAreWrong) {
+  const fs::path copy = folder_ / "wrong";
+  fs::create_directories(copy);
+  for (const fs::directory_entry& entry : fs::directory_iterator(embedded_checkpoint())) {
+    if (entry.is_regular_file() && entry.path().filename() != "config.json")
+      fs::create_symlink(entry.path(), copy / entry.path().filename());
+  }
+  const Json right = Json::parse(std::ifstream(embedded_checkpoint() / "config.json"));
+  ConfigText text;
+  text.model = copy.string();
+  const std::string config = write("config.toml", text.toml());
+  const auto expect_refused = [&](const std::string& content, const std::string& message) {
+    write("wrong/config.json", content);
+    const ProgramResult run = run_facet({"run", config, "--prompt", "a", "--max-tokens", "1"});
+    EXPECT_EQ(run.exit_code, 3) << content << run.text();
+    EXPECT_THAT(run.err, AllOf(HasSubstr((copy / "config.json").string()), HasSubstr(message)));
+  };
+  for (const auto& [patch, message] : std::vector<std::pair<Json, const char*>>{
+           {{{"attention_k_eq_v", 1}}, "attention_k_eq_v: 1 is neither true nor false"},
+           {{{"tie_word_embeddings", "x"}}, "tie_word_embeddings: \"x\" is neither true nor false"},
+           {{{"per_layer_config", "x"}}, "per_layer_config: \"x\" is no object"},
+           {{{"per_layer_config", {{"2", 7}}}}, "per_layer_config.2: 7 is no object"},
+           {{{"hidden_activation", 7}}, "hidden_activation: 7 is no text"},
+           {{{"rms_norm_eps", 1e300}}, "rms_norm_eps: 1e+300 is no positive number that a float holds"},
+           {{{"rms_norm_eps", 2}}, "rms_norm_eps: 2 is above 1"},
+           {{{"eos_token_id", 99999}}, "eos_token_id: 99999 is no token id"}}) {
+    Json wrong = right;
+    wrong.update(patch);
+    expect_refused(wrong.dump(), message);
+  }
+  std::string twice = right.dump();
+  expect_refused(twice.insert(1, "\"vocab_size\":1,"), "'vocab_size' occurs twice");
+}
+
 TEST_F(RefusalTest, AConfigThatIsNotThere) {
   const ProgramResult run = run_facet({"run", (folder_ / "absent.toml").string(), "--prompt", "a"});
   EXPECT_EQ(run.exit_code, 2) << run.text();
@@ -161,6 +196,7 @@ TEST_P(WrongUseTest, EndsWithCodeTwo) {
   for (std::string& word : arguments) {
     if (word == "CONFIG") word = write("config.toml", ConfigText{}.toml());
     if (word == "SHORT") word = write("short.jsonl", "[2]\n");
+    if (word == "TWICE") word = write("twice.jsonl", "{\"text\":\"x\",\"text\":\"y\"}\n");
     if (word == "TOKENS") word = write("tokens.jsonl", "[2,3,4]\n");
   }
   const ProgramResult run = run_facet(arguments);
@@ -210,6 +246,18 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUse{"min_p_word", {"run", "CONFIG", "--prompt", "a", "--min-p", "0.5x"}, "'0.5x' is not a number, 0 to 1"},
         WrongUse{"top_p", {"run", "CONFIG", "--prompt", "a", "--top-p", "0"}, "top_p"},
         WrongUse{"top_k", {"run", "CONFIG", "--prompt", "a", "--top-k=-2"}, "--top-k"},
+        WrongUse{"greedy_and_warm",
+                 {"run", "CONFIG", "--prompt", "a", "--greedy", "--temperature", "1"},
+                 "--greedy: contradicts --temperature 1"},
+        WrongUse{"top_k_greedy", {"run", "CONFIG", "--prompt", "a", "--top-k", "5"}, "--top-k: has no effect"},
+        WrongUse{"top_p_greedy", {"run", "CONFIG", "--prompt", "a", "--greedy", "--top-p", "0.5"}, "--top-p: has no"},
+        WrongUse{"requests_absent",
+                 {"run", "CONFIG", "--requests", "no-such.jsonl"},
+                 "no-such.jsonl: cannot be opened: No such file"},
+        WrongUse{"check_empty", {"plugins", "check", ""}, "must not be empty"},
+        WrongUse{"in_empty", {"quantize", "--in", "", "--out", "x"}, "--in: must not be empty"},
+        WrongUse{"text_twice", {"tokenize", "CONFIG", "--file", "TWICE"}, "twice.jsonl:1: 'text' occurs twice"},
+        WrongUse{"prompt_twice", {"run", "CONFIG", "--requests", "TWICE"}, "twice.jsonl:1: 'text' occurs twice"},
         WrongUse{"ab_tokens", {"ab", "CONFIG", "CONFIG", "--requests", "TOKENS", "--max-tokens=-1"}, "[0, 2147483648]"},
         WrongUse{"bench_seed", {"bench", "CONFIG", "--seed=-1"}, "--seed"},
         WrongUse{"eval_short", {"eval", "CONFIG", "--tokens", "SHORT"}, "short.jsonl: sequence 1"},

@@ -1,5 +1,8 @@
 // Requests that cannot be served, and files of requests that cannot be read.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+
+#include <csignal>
 
 #include "config_text.h"
 #include "run_program.h"
@@ -9,6 +12,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class RequestErrorTest : public FolderTest {
  protected:
@@ -44,6 +48,54 @@ TEST_F(RequestErrorTest, ARequestLongerThanThePoolIsRefusedAndTheOthersRun) {
               AllOf(HasSubstr("3 tokens"), HasSubstr("255"), HasSubstr("257"), HasSubstr("256")));
   EXPECT_THAT(run.err, AllOf(HasSubstr("1 of 3 requests"), HasSubstr("request 2:"), HasSubstr("requests.jsonl:2:"),
                              HasSubstr("257")));
+}
+
+// Three requests, of which the first ends before a fault of the scheduler, or a signal.
+class EndedRequestTest : public FolderTest {
+ protected:
+  ProgramResult run(int signal, const std::vector<std::string>& options) const {
+    ConfigText text;
+    text.scheduler = fmt::format("[scheduler]\nplugin = \"{}/scheduler_ends_early.so\"\noptions = {{ signal = {} }}",
+                                 FACET_FIXTURE_DIR, signal);
+    const std::string requests = write("requests.jsonl",
+                                       "{\"prompt_ids\":[2,565],\"max_tokens\":3}\n"
+                                       "{\"prompt_ids\":[2,281],\"max_tokens\":200}\n"
+                                       "{\"prompt_ids\":[2,4934],\"max_tokens\":200}\n");
+    std::vector<std::string> words = {"run", write("early.toml", text.toml()), "--requests", requests, "--ignore-eos"};
+    words.insert(words.end(), options.begin(), options.end());
+    return run_facet(words);
+  }
+  static void expect_first_only(const ProgramResult& run) {
+    const Json document = run.json();
+    ASSERT_EQ(document["results"].size(), 3u) << run.text();
+    EXPECT_EQ(document["results"][0]["ids"].size(), 3u);
+    EXPECT_TRUE(document["results"][1].is_null());
+    EXPECT_TRUE(document["results"][2].is_null());
+    EXPECT_TRUE(document.contains("error"));
+  }
+};
+
+TEST_F(EndedRequestTest, AFaultOfTheSchedulerLosesNoFinishedRequest) {
+  const ProgramResult json = run(0, {"--json"});
+  EXPECT_EQ(json.exit_code, 1) << json.text();
+  expect_first_only(json);
+  EXPECT_THAT(json.json()["error"]["text"].get<std::string>(), HasSubstr("one sequence is enough"));
+  const ProgramResult text = run(0, {});
+  EXPECT_EQ(text.exit_code, json.exit_code) << text.text();
+  EXPECT_THAT(text.out, AllOf(HasSubstr("--- request 1 (2 prompt tokens, 3 generated"), Not(HasSubstr("request 2"))));
+  EXPECT_THAT(text.err, HasSubstr("one sequence is enough"));
+}
+
+TEST_F(EndedRequestTest, ASignalLosesNoFinishedRequest) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const ProgramResult json = run(signal, {"--json"});
+    EXPECT_EQ(json.signal, signal) << json.text();
+    expect_first_only(json);
+    EXPECT_THAT(json.err, HasSubstr(fmt::format("stopped by signal {} when 1 of 3 requests had ended", signal)));
+  }
+  const ProgramResult text = run(SIGINT, {});
+  EXPECT_EQ(text.signal, SIGINT) << text.text();
+  EXPECT_THAT(text.out, AllOf(HasSubstr("--- request 1 (2 prompt tokens, 3 generated"), Not(HasSubstr("request 2"))));
 }
 
 TEST_F(RequestErrorTest, TheExactFitRuns) {

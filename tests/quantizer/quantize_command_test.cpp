@@ -306,6 +306,15 @@ TEST_F(QuantizeCommandTest, AFinishedRunOnlyTidiesUp) {
   EXPECT_FALSE(fs::exists(folder_ / "x.work"));
 }
 
+TEST_F(QuantizeCommandTest, ResumingNothingIsAMistake) {
+  for (const std::vector<std::string>& method : {std::vector<std::string>{"--resume"}, gptq({"--resume"})}) {
+    const ProgramResult run = quantize("typo", method);
+    EXPECT_EQ(run.exit_code, 2) << run.text();
+    EXPECT_THAT(run.err, AllOf(HasSubstr("--resume: there is nothing to go on with"), HasSubstr("typo.work")));
+    EXPECT_TRUE(fs::is_empty(folder_));
+  }
+}
+
 TEST_F(QuantizeCommandTest, FoldersOfOthersAreNotDeleted) {
   write("x.work/thesis.txt", "mine");
   const ProgramResult work = quantize("x", gptq());

@@ -30,6 +30,10 @@ class Job:
                 "--calibration", self.calibration, "--samples", "12", "--length", "96", "--head", "int4",
                 "--refinements", "1", *more]
 
+    def resume(self, out):
+        """A run that was killed before it made its work folder left nothing to resume."""
+        return ["--resume"] if any(os.path.exists(self.path(out) + end) for end in (".work", ".partial")) else []
+
     def run(self, out, *more):
         start = time.monotonic()
         done = subprocess.run(self.command(out, *more), capture_output=True, text=True)
@@ -164,9 +168,9 @@ def main():
             killed += 1
             layers = finished_layers(job, out)
             # Every other time the resumed run is killed, too.
-            again = killed % 2 == 0 and job.run_and_kill(out, moments.uniform(0, seconds / 2), "--resume")
+            again = killed % 2 == 0 and job.run_and_kill(out, moments.uniform(0, seconds / 2), *job.resume(out))
             if not os.path.exists(os.path.join(job.path(out), "quantization_report.json")) or os.path.exists(job.path(out) + ".work"):
-                job.run(out, "--resume")
+                job.run(out, *job.resume(out))
             compare(job, out)
             print(f"kill {killed}: {layers} layers finished{', killed again' if again else ''}; equal")
             shutil.rmtree(job.path(out))

@@ -191,7 +191,7 @@ TEST(TokenizerFile, FilesThatCannotBeRead) {
     return "no error";
   };
   EXPECT_THAT(message(folder / "absent.json"), HasSubstr("absent.json: cannot be read: "));
-  EXPECT_THAT(message(folder), HasSubstr("cannot be read: not a file"));
+  EXPECT_THAT(message(folder), HasSubstr("cannot be read: it is a folder"));
   std::ofstream(folder / "good.json") << tiny_document().dump();
   EXPECT_EQ(message(folder / "good.json"), "no error");
   std::filesystem::remove_all(folder);

@@ -11,6 +11,7 @@ namespace {
 using gemma4::ChatFormat;
 using gemma4::ChatMessage;
 using gemma4::stop_ids;
+using gemma4::StopSource;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -124,6 +125,17 @@ TEST(StopIds, RefusesWhatIsNoId) {
   EXPECT_THAT(error("", R"({"eos_token_id":-1})"), HasSubstr("config.json: eos_token_id: -1"));
   EXPECT_THAT(error("", R"({"eos_token_id":18446744073709551615})"), HasSubstr("no token id"));
   EXPECT_THAT(error("", R"({"eos_token_id":1.5})"), HasSubstr("no token id"));
+  EXPECT_THAT(error("", R"({"eos_token_id":1,"eos_token_id":2})"),
+              HasSubstr("config.json: 'eos_token_id' occurs twice"));
+  const StopSource source{"/models/one", 100};
+  EXPECT_THAT(stop_ids(R"({"eos_token_id":[1,99]})", "{}", {}, source), ElementsAre(1, 99));
+  try {
+    stop_ids(R"({"eos_token_id":[1,100]})", "{}", {}, source);
+    ADD_FAILURE() << "accepted an id outside of the vocabulary";
+  } catch (const Error& caught) {
+    EXPECT_THAT(caught.what(), HasSubstr("/models/one/generation_config.json: eos_token_id[1]: 100"));
+    EXPECT_THAT(caught.what(), HasSubstr("from 0 to 99"));
+  }
   const std::int32_t negative[] = {-3};
   EXPECT_THROW(stop_ids("", "", negative), Error);
 }

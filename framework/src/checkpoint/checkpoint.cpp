@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <set>
 
 #include "facet/base/error.h"
+#include "facet/base/file.h"
 #include "facet/base/log.h"
 #include "facet/base/text.h"
 #include "facet/checkpoint/float_bits.h"
@@ -23,15 +22,9 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr const char* kSingleName = "model.safetensors";
 
 std::optional<std::string> read_text(const std::filesystem::path& file) {
-  std::error_code error;
-  if (!std::filesystem::exists(file, error)) return std::nullopt;
-  std::ifstream stream(file, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-  if (!stream.is_open() || stream.bad() || std::filesystem::is_directory(file, error)) {
-    throw_error(ErrorKind::checkpoint, "{}: cannot be read", file.string());
-  }
-  if (json_depth(text) > kMaxJsonDepth) {
-    throw_error(ErrorKind::checkpoint, "{}: is nested {} deep; at most {} is read", file.string(), json_depth(text),
+  std::optional<std::string> text = read_file_if_there(file, ErrorKind::checkpoint);
+  if (text && json_depth(*text) > kMaxJsonDepth) {
+    throw_error(ErrorKind::checkpoint, "{}: is nested {} deep; at most {} is read", file.string(), json_depth(*text),
                 kMaxJsonDepth);
   }
   return text;

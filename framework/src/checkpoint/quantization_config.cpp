@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "facet/base/error.h"
+#include "facet/base/json_keys.h"
 #include "facet/base/log.h"
 #include "gptq_config.h"
 #include "module_patterns.h"
@@ -23,8 +24,13 @@ bool absent(const json& object, const char* key) {
   return !object.contains(key) || object.at(key).is_null();
 }
 
-std::string text_of(const json& object, const char* key) {
-  return !absent(object, key) && object.at(key).is_string() ? object.at(key).get<std::string>() : std::string();
+// Empty when it is absent. `where`: the object's place with a dot behind it, or nothing.
+std::string text_of(const json& object, const char* key, const std::string& where, Problems& problems) {
+  if (absent(object, key)) return {};
+  if (object.at(key).is_string()) return object.at(key).get<std::string>();
+  problems.add("{}{} must be text, found {}", where, key,
+               object.at(key).dump(-1, ' ', true, json::error_handler_t::replace));
+  return {};
 }
 
 std::vector<std::string> read_patterns(const json& value, const std::string& where, Problems& problems) {
@@ -80,7 +86,7 @@ std::int64_t read_group_size(const json& weights, const std::string& where, Prob
     }
     size = value.get<std::int64_t>();
   }
-  std::string strategy = text_of(weights, "strategy");
+  std::string strategy = text_of(weights, "strategy", where + ".", problems);
   std::transform(strategy.begin(), strategy.end(), strategy.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; });
   if (strategy.empty()) strategy = size > 0 ? "group" : size == -1 ? "channel" : "tensor";
@@ -145,7 +151,7 @@ void read_group(const std::string& name, const json& value, const std::string& t
     problems.add("{} must be an object or a list", where);
     return;
   }
-  const std::string own_format = text_of(value, "format");
+  const std::string own_format = text_of(value, "format", where + ".", problems);
   const std::string format = own_format.empty() ? top_format : own_format;
   if (format != kFormat) problems.add("{}: format is '{}', supported is '{}'", where, format, kFormat);
   for (const char* key : {"input_activations", "output_activations"}) {
@@ -157,7 +163,7 @@ void read_group(const std::string& name, const json& value, const std::string& t
 }
 
 void check_top_fields(const json& quantization, const std::string& file, Problems& problems) {
-  const std::string method = text_of(quantization, "quant_method");
+  const std::string method = text_of(quantization, "quant_method", "", problems);
   if (method != "compressed-tensors") {
     problems.add("quant_method is '{}', supported are 'compressed-tensors' and 'gptq'", method);
   }
@@ -223,6 +229,7 @@ const QuantizationScheme* QuantizationConfig::scheme_for(std::string_view module
 namespace {
 
 json parse_object(const std::string& text, const std::string& file) {
+  refuse_repeated_keys(text, ErrorKind::checkpoint, file);
   json root;
   try {
     root = json::parse(text);
@@ -240,7 +247,11 @@ void read_compressed_tensors(const json& quantization, const std::string& file, 
   if (!groups.is_object() || groups.empty()) {
     problems.add("config_groups must be an object with at least one group");
   } else {
-    const std::string format = text_of(quantization, "format");
+    const std::string format = text_of(quantization, "format", "", problems);
+    // Groups may differ from one another and say so themselves; any other word speaks of all of them.
+    if (!format.empty() && format != kFormat && format != "mixed-precision")
+      problems.add("format is '{}', supported are '{}' and, where groups name theirs, 'mixed-precision'", format,
+                   kFormat);
     for (const auto& [name, value] : groups.items()) read_group(name, value, format, config, problems);
   }
   if (!absent(quantization, "ignore")) config.ignore = read_patterns(quantization.at("ignore"), "ignore", problems);
@@ -261,7 +272,7 @@ QuantizationConfig parse_quantization_config(const std::string& config_json, con
   Problems problems;
   if (!quantization->is_object()) {
     problems.add("must be an object");
-  } else if (text_of(*quantization, "quant_method") == "gptq") {
+  } else if (!absent(*quantization, "quant_method") && quantization->at("quant_method") == "gptq") {
     config.gptq = checkpoint_detail::read_gptq_settings(*quantization, file, problems);
   } else {
     read_compressed_tensors(*quantization, file, config, problems);

@@ -1,52 +1,32 @@
 #include "facet/checkpoint/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "facet/base/error.h"
+#include "facet/base/file.h"
 #include "facet/base/log.h"
+#include "facet/checkpoint/mapping_fault.h"
 
 namespace facet {
-namespace {
-
-// Closes the descriptor on every way out; the mapping outlives it.
-struct Descriptor {
-  int fd;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
-}  // namespace
-
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& file) {
-  const Descriptor descriptor{::open(file.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (descriptor.fd < 0) {
-    throw_error(ErrorKind::checkpoint, "{}: cannot open: {}", file.string(), std::strerror(errno));
-  }
-  struct stat status {};
-  if (::fstat(descriptor.fd, &status) != 0) {
-    throw_error(ErrorKind::checkpoint, "{}: cannot read its size: {}", file.string(), std::strerror(errno));
-  }
-  if (!S_ISREG(status.st_mode)) throw_error(ErrorKind::checkpoint, "{}: is not a regular file", file.string());
+  const RegularFile source(file, ErrorKind::checkpoint);  // the mapping outlives its descriptor
   SafetensorsFile result;
   result.path_ = file;
-  result.size_ = static_cast<std::uint64_t>(status.st_size);
+  result.size_ = source.size();
   if (result.size_ > 0) {  // an empty file cannot be mapped; the parser says what is wrong with it
-    void* map = ::mmap(nullptr, result.size_, PROT_READ, MAP_PRIVATE, descriptor.fd, 0);
+    void* map = ::mmap(nullptr, result.size_, PROT_READ, MAP_PRIVATE, source.descriptor(), 0);
     if (map == MAP_FAILED) {
       result.size_ = 0;
-      throw_error(ErrorKind::checkpoint, "{}: cannot map {} bytes: {}", file.string(), status.st_size,
+      throw_error(ErrorKind::checkpoint, "{}: cannot map {} bytes: {}", file.string(), source.size(),
                   std::strerror(errno));
     }
     result.data_ = static_cast<const std::byte*>(map);
+    note_mapping(result.data_, result.size_, file.string());
   }
   result.layout_ = parse_safetensors(result.data_, result.size_, file);
   for (std::size_t i = 0; i < result.layout_.tensors.size(); ++i) result.by_name_[result.layout_.tensors[i].name] = i;
@@ -77,7 +57,10 @@ SafetensorsFile::~SafetensorsFile() {
 }
 
 void SafetensorsFile::unmap() noexcept {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ != nullptr) {
+    forget_mapping(data_);
+    ::munmap(const_cast<std::byte*>(data_), size_);
+  }
   data_ = nullptr;
 }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "facet/base/json_keys.h"
 #include "header_sax.h"
 
 namespace facet::checkpoint_detail {
@@ -10,18 +11,10 @@ namespace {
 
 using nlohmann::json;
 
-json parse_without_duplicates(const std::string& text, const std::string& file) {
-  std::vector<std::set<std::string>> keys;
-  const auto callback = [&](int, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      throw_error(ErrorKind::checkpoint, "{}: '{}' occurs twice", file, shown(value.get<std::string>()));
-    }
-    return true;
-  };
+json parse_index(const std::string& text, const std::string& file) {
+  refuse_repeated_keys(text, ErrorKind::checkpoint, file);
   try {
-    return json::parse(text, callback);
+    return json::parse(text);
   } catch (const json::parse_error& error) {
     throw_error(ErrorKind::checkpoint, "{}: not valid JSON at byte {}", file, error.byte);
   }
@@ -30,7 +23,7 @@ json parse_without_duplicates(const std::string& text, const std::string& file) 
 }  // namespace
 
 std::map<std::string, std::string> parse_shard_index(const std::string& text, const std::string& file) {
-  const json index = parse_without_duplicates(text, file);
+  const json index = parse_index(text, file);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     throw_error(ErrorKind::checkpoint, "{}: needs an object 'weight_map' from tensor names to file names", file);
   }

@@ -255,8 +255,8 @@ void Engine::sleep_until_arrival() const {
   if (wait > 0) std::this_thread::sleep_for(std::chrono::microseconds(std::min<std::int64_t>(wait, 50'000)));
 }
 
-void Engine::run() {
-  while (!idle()) {
+void Engine::run(const std::atomic<int>* stop) {
+  while (!idle() && (stop == nullptr || stop->load() == 0)) {
     if (!step() && !future_.empty()) sleep_until_arrival();
   }
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "facet/base/error.h"
+#include "facet/base/file.h"
 #include "facet/tokenizer/stream_decoder.h"
 #include "facet/tokenizer/utf8.h"
 #include "load.h"
@@ -56,20 +57,7 @@ void TokenizerData::check_id(std::int32_t id) const {
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& tokenizer_json) {
-  simdjson::padded_string json;
-  const std::string name = tokenizer_json.string();
-  // A folder opens like a file on Linux and then reports a nonsensical size.
-  std::error_code status;
-  if (!std::filesystem::is_regular_file(tokenizer_json, status)) {
-    throw_error(ErrorKind::checkpoint, "{}: cannot be read: {}", name,
-                status                                    ? status.message()
-                : std::filesystem::exists(tokenizer_json) ? "not a file"
-                                                          : "no such file");
-  }
-  if (const auto error = simdjson::padded_string::load(name).get(json); error != simdjson::SUCCESS) {
-    throw_error(ErrorKind::checkpoint, "{}: cannot be read: {}", name, simdjson::error_message(error));
-  }
-  return Tokenizer(read_document(json, name));
+  return parse(read_file(tokenizer_json, ErrorKind::checkpoint), tokenizer_json.string());
 }
 
 Tokenizer Tokenizer::parse(std::string_view json, const std::string& name) {

@@ -39,8 +39,8 @@ class SafetensorsFile {
  public:
   // Maps and checks `file`. Throws as parse_safetensors does, and Error(checkpoint) when it cannot be opened or mapped
   // or is no regular file. Logs a warning for trailing bytes. The size is taken from the open file, so a file that is
-  // still being written is refused as too short; a file that is shortened while it is in use cannot be defended against
-  // by any reader of mappings.
+  // still being written is refused as too short. One that is shortened while it is in use raises SIGBUS: see
+  // mapping_fault.h.
   static SafetensorsFile open(const std::filesystem::path& file);
 
   SafetensorsFile(SafetensorsFile&&) noexcept;

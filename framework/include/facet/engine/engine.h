@@ -1,6 +1,7 @@
 // The step loop: scheduler -> checked plan -> KV rows -> model -> tokens.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -67,8 +68,9 @@ class Engine {
   // gained a row or a token or ended; faults while running a batch fail the requests of that batch and the engine goes
   // on.
   bool step();
-  // Steps until every request is finished, sleeping towards future arrivals.
-  void run();
+  // Steps until every request is finished, sleeping towards future arrivals, or until *stop, which a signal handler may
+  // write, is not 0.
+  void run(const std::atomic<int>* stop = nullptr);
   bool idle() const;
 
   // Results of finished requests, in order of finishing; each is returned once.
