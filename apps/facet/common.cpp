@@ -167,7 +167,7 @@ Json memory_json(const MemoryPlan& plan) {
 Json run_record(gemma4::Pipeline& pipeline) {
   const gemma4::SharedParts& shared = *pipeline.shared();
   return {{"facet_version", FACET_VERSION},
-          {"config", to_toml(with_option_defaults(pipeline.config(), pipeline.registry()))},
+          {"config", to_toml(with_option_defaults(pipeline))},
           {"config_file", pipeline.config().file.string()},
           {"device", shared.backend->description()},
           {"cpu_features", describe_cpu_features(shared.services->table()->cpu_features)},

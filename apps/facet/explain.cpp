@@ -142,14 +142,21 @@ void print_groups(const Json& document) {
   fmt::print("scheduler\n  {}, rule {}\n", plugin_text(scheduler), text_of(scheduler["rule"]));
 }
 
-// Looks at plugins and not at the model, so a configuration whose checkpoint is elsewhere can be printed too.
-void print_resolved(const ExplainOptions& options, const GlobalOptions& global) {
+// Looks at plugins and not at the model, so a configuration whose checkpoint is elsewhere can be printed too. Only the
+// modules of the model say which rules a tuning file leaves nothing to.
+Config resolved_config(const ExplainOptions& options, const GlobalOptions& global) {
   const Config config = load_config(options.config);
+  if (config.tuning.rules > 0) return with_option_defaults(*open_plan(options.config, global));
   const HostServices services(config.engine.threads, config.engine.cpu_isa);
   std::vector<std::filesystem::path> directories = config.plugin_paths;
   for (const std::filesystem::path& directory : absolute_plugin_dirs(global)) directories.push_back(directory);
   PluginRegistry registry(services.table(), directories);
-  const std::string text = to_toml(with_option_defaults(config, registry));
+  return with_option_defaults(config, registry);
+}
+
+void print_resolved(const ExplainOptions& options, const GlobalOptions& global) {
+  const Config config = resolved_config(options, global);
+  const std::string text = to_toml(config);
   if (global.json) {
     print_json({{"config_file", config.file.string()}, {"config", text}});
   } else {

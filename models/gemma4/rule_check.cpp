@@ -72,6 +72,15 @@ void check_file(const Config& config, std::span<const LinearRule> rules, const s
 
 }  // namespace
 
+std::vector<LinearRule> rules_with_work(const std::vector<LinearRule>& rules, const std::vector<LinearSpec>& specs) {
+  std::vector<LinearRule> kept;
+  for (const LinearRule& rule : rules) {
+    if (&rule == &rules.back() || deciding(rules, rule, matched_modules(rule, specs)).count(&rule) != 0)
+      kept.push_back(rule);
+  }
+  return kept;
+}
+
 // Silence would make a comparison of two files one of a file with itself.
 void check_rules(const Config& config, const std::vector<LinearSpec>& specs) {
   const std::span<const LinearRule> rules = config.linear;

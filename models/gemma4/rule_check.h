@@ -12,4 +12,8 @@ namespace facet::gemma4 {
 // nothing to by those of a tuning file. A rule whose rows never meet in a step is warned of.
 void check_rules(const Config& config, const std::vector<LinearSpec>& specs);
 
+// The rules without those that earlier ones leave nothing to; the default, the last one, stays. As rules of one file
+// they pass check_rules() wherever they pass it with a tuning file, and serve the same.
+std::vector<LinearRule> rules_with_work(const std::vector<LinearRule>& rules, const std::vector<LinearSpec>& specs);
+
 }  // namespace facet::gemma4

@@ -114,6 +114,14 @@ TEST_F(TuneTest, APluginOfFewRowsServesThose) {
     EXPECT_EQ(plugin_for(module, 5), "dense");
     EXPECT_EQ(module["choices"].size(), 2u);
   }
+  // Rules of the file serve again when the key is taken out, so they may stay where the tuned ones take everything.
+  const std::string idle = "\n[[linear.rules]]\nlayers = \"lm_head\"\nplugin = \"reference\"";
+  const ProgramResult kept =
+      run_facet({"plan", config("[linear]\nplugin = \"dense\"\ntuning = \"tuned.toml\"" + idle)});
+  EXPECT_EQ(kept.exit_code, 0) << kept.text();
+  const std::string written = run_facet({"explain", (folder_ / "config.toml").string(), "--resolved"}).out;
+  EXPECT_THAT(written, Not(HasSubstr("reference")));
+  EXPECT_EQ(run_facet({"explain", write("written.toml", written), "--resolved"}).out, written);
   // Written out, the rules need no tuning file.
   const std::string resolved =
       run_facet({"explain", config("[linear]\nplugin = \"dense\"\ntuning = \"tuned.toml\""), "--resolved"}).out;
