@@ -194,6 +194,7 @@ void print_ended(const std::vector<RequestResult>& results, const Batch& batch, 
                  const Stop& stop, bool json) {
   if (!json) {
     print_text(results, batch, tokenizer);
+    std::fflush(stdout);  // before the words on stderr
     return;
   }
   Json document = {{"results", Json::array()}, {"error", {{"kind", to_string(stop.kind)}, {"text", stop.text}}}};
