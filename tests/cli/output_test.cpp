@@ -110,7 +110,9 @@ std::string text_of(const fs::path& file) {
 
 // A result that cannot be written whole leaves the one before, and nothing else.
 TEST_F(OutputTest, TheOldResultStaysUntilTheNewOneIsWhole) {
-  const std::string config = write("config.toml", ConfigText{}.toml());
+  ConfigText text;
+  text.linear = "[linear]\nplugin = \"dense\"\n[[linear.rules]]\nmax_rows = 2\nplugin = \"reference\"";
+  const std::string config = write("config.toml", text.toml());
   const std::string requests = write("requests.jsonl", "{\"prompt_ids\":[2,5],\"max_tokens\":2}\n");
   const std::string tuned = "# Row thresholds of linear plugins, measured by 'facet bench --tune'.\n# before\n";
   const std::string out = write("ab.json", "before"), rules = write("tuned.toml", tuned);

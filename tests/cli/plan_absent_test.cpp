@@ -14,6 +14,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
+constexpr std::uint64_t kCounterBytes = 64;  // beside the workspace, rule 5.12 of framework/README.md
+
 // Also hides the GPU of a machine that has one.
 const std::vector<std::pair<std::string, std::string>> kNoCuda = {
     {"FACET_CUDA_LIBRARY", "/nonexistent/libfacet_cuda.so"}};
@@ -45,8 +47,8 @@ TEST_F(PlanAbsentTest, SizesAreThoseThePluginsGive) {
   EXPECT_THAT(plan["device_absent"].get<std::string>(),
               AllOf(HasSubstr("/nonexistent/libfacet_cuda.so"), Not(HasSubstr("engine.device"))));
   EXPECT_TRUE(plan["left_out"].empty());
-  // 64 rows of a step; attention asks for more of the shared workspace than any matrix.
-  EXPECT_EQ(plan["workspace"].get<std::int64_t>(), std::int64_t{64} << 17);
+  // 64 rows of a step; attention asks for more of the shared workspace than any matrix. Counters lie beside it.
+  EXPECT_EQ(plan["workspace"].get<std::uint64_t>(), (std::uint64_t{64} << 17) + kCounterBytes);
   // The same shapes as on the CPU: 256 rows of 2 sequences, as in PlanTest.
   EXPECT_EQ(plan["kv_sliding"], 2 * 2 * 64 * 256 * 2 * 2 * 2);
   // Each matrix at 3 bytes a weight; beside them the embedding and the norms are on the GPU.
@@ -94,7 +96,7 @@ TEST_F(PlanAbsentTest, PluginsThatNeedTheDeviceAreLeftOut) {
   EXPECT_EQ(plan["left_out"][1]["places"], 2);
   // More rows are served as before, and the matrices' workspace is what remains.
   EXPECT_EQ(plan["weights"], whole["weights"]);
-  EXPECT_EQ(plan["workspace"].get<std::int64_t>(), std::int64_t{64} << 16);
+  EXPECT_EQ(plan["workspace"].get<std::uint64_t>(), (std::uint64_t{64} << 16) + kCounterBytes);
   EXPECT_EQ(plan["kv_sliding"], whole["kv_sliding"]);
   const ProgramResult words = facet({"plan"}, text);
   EXPECT_THAT(words.out, AllOf(HasSubstr("linear plugin 'absent_unplanned' plans only on its device"),

@@ -76,7 +76,7 @@ def framework_complaint(file, name, target):
     if file.startswith(include):
         own = file[len(include):]
         third_party = THIRD_PARTY.match(name)
-        if own.endswith(".cuh") and name.startswith("cuda_"):  # for device code, which needs the toolkit anyway
+        if own.startswith("facet/sdk/cuda/") and name.startswith("cuda_"):  # for code that needs the toolkit anyway
             return None
         if third_party and (not name.startswith("fmt/") or own.startswith(NO_LIBRARY)):
             return "public headers include the C++ library and, outside abi and sdk, fmt; nothing else"
