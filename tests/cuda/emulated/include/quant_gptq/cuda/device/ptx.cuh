@@ -1,29 +1,10 @@
 // What the header of this name does, by the emulated machine.
 #pragma once
 
-#include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <cstring>
-
-#include "facet/sdk/cuda/barrier.cuh"
-#include "facet/sdk/cuda/cluster.cuh"
-#include "facet/sdk/cuda/copy.cuh"
-#include "facet/sdk/cuda/launch.cuh"
-#include "facet/sdk/cuda/memory.cuh"
+#include "quant_gptq/cuda/device/sdk_names.cuh"
 #include "quant_gptq/cuda/device/values.cuh"
 
 namespace facet::linear {
-
-using facet::cuda::async_fence, facet::cuda::async_fence_shared, facet::cuda::shared_address;
-using facet::cuda::barrier_arrive, facet::cuda::barrier_arrive_remote, facet::cuda::barrier_expect;
-using facet::cuda::barrier_init, facet::cuda::barrier_init_fence, facet::cuda::barrier_test;
-using facet::cuda::barrier_wait, facet::cuda::barrier_wait_cluster, facet::cuda::named_arrive, facet::cuda::named_sync;
-using facet::cuda::block_memory_1024, facet::cuda::block_memory_128;
-using facet::cuda::bulk_copy, facet::cuda::evict_first_policy, facet::cuda::tensor_copy;
-using facet::cuda::cluster_address, facet::cuda::cluster_arrive, facet::cuda::cluster_wait;
-using facet::cuda::let_successor_begin, facet::cuda::wait_for_predecessor;
 
 inline void mma_u8s8(int (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
                      std::uint32_t b0, std::uint32_t b1, const int (&c)[4]) {
