@@ -116,24 +116,6 @@ std::vector<float> random_inputs(std::int64_t count, std::mt19937_64& random) {
   return inputs;
 }
 
-std::vector<RandomPart> random_parts(const WeightShape& shape, int count, std::mt19937_64& random) {
-  std::vector<RandomPart> parts;
-  std::int64_t left = shape.out_features;
-  for (int i = 0; i < count && left > 0; ++i) {
-    WeightShape part = shape;
-    const bool last = i + 1 == count || left == 1;
-    part.out_features = last ? left : 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(left));
-    parts.emplace_back(part, random);
-    left -= part.out_features;
-  }
-  if (left > 0) {
-    WeightShape part = shape;
-    part.out_features = left;
-    parts.emplace_back(part, random);
-  }
-  return parts;
-}
-
 void expect_product(const std::vector<float>& outputs, const std::vector<float>& inputs,
                     const std::vector<RandomPart>& parts, const WeightShape& shape, InputRounding rounding) {
   const std::int64_t in = shape.in_features;

@@ -53,9 +53,6 @@ class PlannedMatrix {
 
 std::vector<float> random_inputs(std::int64_t count, std::mt19937_64& random);
 
-// `count` parts that together have shape.out_features rows.
-std::vector<RandomPart> random_parts(const WeightShape& shape, int count, std::mt19937_64& random);
-
 // What a result may differ from the exact product by. Errors add up over the inputs:
 //   fp32 sums    (in_features + 8) eps sum |x| |w|, zero points counted apart where a kernel applies them apart
 //   bf16 inputs  2^-8 of |x| |w| each

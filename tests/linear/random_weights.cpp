@@ -109,4 +109,17 @@ double RandomPart::magnitude(std::int64_t row, std::int64_t column) const {
   return (std::abs(code(row, column) - mean) + std::abs(mean - zero)) * static_cast<double>(scales_[at]);
 }
 
+std::vector<RandomPart> random_parts(const WeightShape& shape, int count, std::mt19937_64& random) {
+  std::vector<RandomPart> parts;
+  std::int64_t left = shape.out_features;
+  for (int i = 0; i < count && left > 0; ++i) {
+    WeightShape part = shape;
+    const bool last = i + 1 == count;
+    part.out_features = last ? left : 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(left));
+    parts.emplace_back(part, random);
+    left -= part.out_features;
+  }
+  return parts;
+}
+
 }  // namespace facet::test

@@ -46,6 +46,9 @@ class RandomPart {
   std::vector<std::uint8_t> zeros_;
 };
 
+// Parts that together have shape.out_features rows: `count` of them, or fewer where the rows run out before.
+std::vector<RandomPart> random_parts(const WeightShape& shape, int count, std::mt19937_64& random);
+
 double bf16_value(std::uint16_t bits);
 std::uint16_t bf16_bits(double value);  // nearest even
 

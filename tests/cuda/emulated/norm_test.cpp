@@ -66,7 +66,7 @@ TEST_F(EmulatedNorm, ARunNeedsAlignedArraysAndCounters) {
   std::mt19937_64 random(std::random_device{}());
   const WeightShape shape{WeightFormat::int4, 64, 128, 128, true};
   DeviceMatrix matrix(plugin_, {shape, 8, DType::f32, LinearRole::qkv, abi::kFuseResidualNorm},
-                      device_parts(shape, 1, random));
+                      random_parts(shape, 1, random));
   std::vector<float> hidden(8 * 128 + 1, 1.0f), norm(128, 1.0f);
   std::vector<std::uint16_t> x(8 * 128);
   std::vector<float> y(8 * 64);

@@ -47,7 +47,7 @@ DeviceProblem device_problem_of(const ProductCase& product) {
 
 std::vector<RandomPart> case_parts(const ProductCase& product, std::mt19937_64& random) {
   if (product.role != LinearRole::gate_up)
-    return device_parts(product.shape, 1 + static_cast<int>(random() % 3), random);
+    return random_parts(product.shape, 1 + static_cast<int>(random() % 3), random);
   WeightShape half = product.shape;
   half.out_features /= 2;
   std::vector<RandomPart> parts;

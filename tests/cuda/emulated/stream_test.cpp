@@ -80,7 +80,7 @@ TEST_F(EmulatedStream, NanReachesTheOutputsOfItsRow) {
     std::mt19937_64 random(base_);
     SCOPED_TRACE("seed " + std::to_string(base_) + ", rows " + std::to_string(rows));
     const WeightShape shape{rows % 2 == 0 ? WeightFormat::int4 : WeightFormat::int8, 48, 256, 128, true};
-    const std::vector<RandomPart> parts = device_parts(shape, 1, random);
+    const std::vector<RandomPart> parts = random_parts(shape, 1, random);
     DeviceMatrix matrix(plugin_, {shape, 8, DType::f32}, parts);
     std::vector<float> inputs = bf16_inputs(rows * shape.in_features, random);
     inputs[static_cast<std::size_t>((rows - 1) * shape.in_features + 130)] = std::numeric_limits<float>::quiet_NaN();

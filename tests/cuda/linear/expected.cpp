@@ -33,19 +33,6 @@ std::vector<float> bf16_inputs(std::int64_t count, std::mt19937_64& random) {
   return inputs;
 }
 
-std::vector<RandomPart> device_parts(const WeightShape& shape, int count, std::mt19937_64& random) {
-  std::vector<RandomPart> parts;
-  std::int64_t left = shape.out_features;
-  for (int i = 0; i < count && left > 0; ++i) {
-    WeightShape part = shape;
-    part.out_features =
-        i + 1 == count ? left : 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(left));
-    parts.emplace_back(part, random);
-    left -= part.out_features;
-  }
-  return parts;
-}
-
 Expected expected_product(const std::vector<float>& inputs, const std::vector<RandomPart>& parts,
                           const WeightShape& shape, Rounding rounding) {
   const auto in = static_cast<std::size_t>(shape.in_features);

@@ -24,8 +24,6 @@ struct ResidualInputs {
 std::vector<std::uint16_t> to_bf16(const std::vector<float>& values);
 // Normal values, rounded to bf16; one in a hundred is a thousand times larger, as activations of Gemma are.
 std::vector<float> bf16_inputs(std::int64_t count, std::mt19937_64& random);
-// `count` parts that together have shape.out_features rows.
-std::vector<RandomPart> device_parts(const WeightShape& shape, int count, std::mt19937_64& random);
 
 // What a result may differ from the exact product by, beside (in_features + 8) eps sum |x| |w| of fp32 sums: the
 // output's rounding, and per input or weight:

@@ -76,7 +76,7 @@ TEST_F(CudaFusions, ResidualNormMatchesDouble) {
     const bool cancelled = updated && random() % 3 == 0;  // the update takes away all but 2^-7 of the stream
     SCOPED_TRACE("seed " + std::to_string(seed) + ", rows " + std::to_string(rows) + ", in " +
                  std::to_string(shape.in_features) + (updated ? ", updated" : "") + (cancelled ? ", cancelled" : ""));
-    const std::vector<RandomPart> parts = device_parts(shape, 2, random);
+    const std::vector<RandomPart> parts = random_parts(shape, 2, random);
     RandomResidual made = random_residual(rows, shape.in_features, updated, cancelled, random);
     DeviceMatrix matrix(plugin, {shape, rows <= 2 ? 2 : 8, DType::f32, LinearRole::qkv, abi::kFuseResidualNorm}, parts);
     const std::vector<float> outputs = matrix.run(made.residual, rows);

@@ -74,7 +74,7 @@ TEST_P(CudaProducts, MatchDoubleOnRandomShapes) {
       const std::int64_t rows = std::min(pick(kRows, random), variant().max_rows);
       const DType output = random() % 2 == 0 ? DType::bf16 : DType::f32;
       SCOPED_TRACE("seed " + std::to_string(seed) + ": " + describe(shape, rows, output));
-      const std::vector<RandomPart> parts = device_parts(shape, 1 + static_cast<int>(random() % 3), random);
+      const std::vector<RandomPart> parts = random_parts(shape, 1 + static_cast<int>(random() % 3), random);
       const std::vector<float> inputs = bf16_inputs(rows * shape.in_features, random);
       const std::int64_t max_rows = std::min(std::max(rows, std::int64_t{5}), variant().max_rows);
       DeviceMatrix matrix(plugin, {shape, max_rows, output}, parts);
@@ -91,7 +91,7 @@ TEST_P(CudaProducts, LargeActivationsSurviveAtEveryRowCount) {
   for (const WeightFormat format : variant().formats) {
     std::mt19937_64 random(34);
     const WeightShape shape{format, 48, 256, 128, true};
-    const std::vector<RandomPart> parts = device_parts(shape, 1, random);
+    const std::vector<RandomPart> parts = random_parts(shape, 1, random);
     DeviceMatrix matrix(plugin, {shape, variant().max_rows, DType::f32}, parts);
     for (const std::int64_t rows : {1, 2, 4, 8, 16, 64, 300}) {
       if (rows > variant().max_rows) continue;
@@ -112,7 +112,7 @@ TEST_P(CudaProducts, NanInputsReachTheOutput) {
   for (const WeightFormat format : variant().formats) {
     std::mt19937_64 random(35);
     const WeightShape shape{format, 48, 256, 128, true};
-    const std::vector<RandomPart> parts = device_parts(shape, 1, random);
+    const std::vector<RandomPart> parts = random_parts(shape, 1, random);
     DeviceMatrix matrix(plugin, {shape, std::min<std::int64_t>(8, variant().max_rows), DType::f32}, parts);
     for (const std::int64_t rows : {1, 2, 4, 8}) {
       if (rows > variant().max_rows) continue;

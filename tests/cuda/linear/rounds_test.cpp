@@ -29,7 +29,7 @@ TEST_P(CudaRounds, MatchDouble) {
   std::mt19937_64 random(seed);
   // Narrow, so that the reference takes little time; an odd number of chunks does not fill the last stage.
   const WeightShape shape{WeightFormat::int4, 60000, 328, 128, random() % 2 == 0};
-  const std::vector<RandomPart> parts = device_parts(shape, 2, random);
+  const std::vector<RandomPart> parts = random_parts(shape, 2, random);
   const std::vector<float> inputs = bf16_inputs(rows * shape.in_features, random);
   const DeviceProblem problem{shape, rows, DType::bf16};
   linear::TileDevice device{};

@@ -38,7 +38,7 @@ TEST_P(CudaSplit, MatchesDouble) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", rows " + std::to_string(rows) + ", format " +
                  std::to_string(static_cast<int>(format)) + ", group " + std::to_string(shape.group_size) +
                  (shape.symmetric ? "" : ", asymmetric"));
-    const std::vector<RandomPart> parts = device_parts(shape, 2, random);
+    const std::vector<RandomPart> parts = random_parts(shape, 2, random);
     const std::vector<float> inputs = bf16_inputs(rows * shape.in_features, random);
     DeviceMatrix matrix(plugin, {shape, 8, output}, parts);
     expect_close(matrix.run(inputs, random() % 4 == 0 ? 5 : 8),
