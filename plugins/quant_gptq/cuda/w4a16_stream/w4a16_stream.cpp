@@ -175,16 +175,36 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   // Launches alternate between two sizes of shared memory that fit a multiprocessor together, while two blocks of the
   // larger do not. A multiprocessor then holds one block of each of two launches. With equal sizes a launch may find
   // one with two free places; that has two of its blocks from then on in every second launch, and all wait for it.
-  // A launch of fewer blocks than multiprocessors leaves such places too: it has the smaller size, the next the larger.
+  // The role decides where it can, so that a step is the same whatever was launched before: o and down have the smaller
+  // size. With sizes the other way round a step of the 12B took 2.50 ms instead of 2.46 at 1 row and 4.17 instead of
+  // 3.42 at 4. A product that follows itself changes its size.
+  // A launch of fewer blocks than multiprocessors leaves free places too, so it has the smaller size.
   struct Size {
     int share;  // of a multiprocessor's shared memory
     int least;  // that a block must take
   };
-  Size next_size(const SplitDevice& device, int grid) {
+  static bool prefers_larger(abi::LinearRole role, bool otherwise) {
+    switch (role) {
+      case abi::LinearRole::qkv:
+      case abi::LinearRole::qk:
+      case abi::LinearRole::gate_up:
+      case abi::LinearRole::head:
+        return true;
+      case abi::LinearRole::o:
+      case abi::LinearRole::down:
+        return false;
+      default:
+        return otherwise;
+    }
+  }
+  Size next_size(const StreamPlan& plan, int grid) {
+    const SplitDevice& device = plan.device;
     if (blocks_per_sm_ == 1) return {device.shared_per_multiprocessor, 0};
-    const bool whole = grid > device.multiprocessors - 2;
-    const bool larger = whole && larger_.load(std::memory_order_relaxed);
-    larger_.store(!larger, std::memory_order_relaxed);
+    const bool repeated = last_.exchange(&plan, std::memory_order_relaxed) == &plan;
+    const bool other = !larger_.load(std::memory_order_relaxed);
+    const bool larger =
+        (repeated ? other : prefers_larger(plan.problem.role, other)) && grid > device.multiprocessors - 2;
+    larger_.store(larger, std::memory_order_relaxed);
     if (larger) return {kLargerBlock, device.shared_per_multiprocessor / 2};
     return {device.shared_per_multiprocessor - kLargerBlock, 0};
   }
@@ -193,7 +213,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     const int fixed = gemv_fixed_bytes(plan.shape, args.rows);
     const int page = gemv_page_bytes(plan.shape);
     const int most = gemv_max_slots(plan.shape);
-    const Size size = next_size(plan.device, plan.device.multiprocessors);
+    const Size size = next_size(plan, plan.device.multiprocessors);
     args.slots = std::min((size.share - kBlockReserve - fixed) / page, most);
     int shared = std::max(fixed + args.slots * page, size.least);
     if (args.slots < kGemvMinSlots) {  // alone on its multiprocessor
@@ -208,7 +228,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
 
   void launch_split(const StreamPlan& plan, StreamArgs& args, cudaStream_t stream) {
     const int grid = split_cut(args, plan.device);
-    const Size size = next_size(plan.device, grid);
+    const Size size = next_size(plan, grid);
     int shared = std::max(split_ring(args, size.share - kBlockReserve), size.least);
     if (args.slots == 0) shared = split_ring(args, plan.device.shared_per_block);
     shared = std::max(shared, norm_bytes(args));
@@ -217,7 +237,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
 
   void launch_wide(const StreamPlan& plan, WideArgs& args, cudaStream_t stream) {
     const int grid = wide_cut(args, plan.wide);
-    const Size size = next_size(plan.device, grid);
+    const Size size = next_size(plan, grid);
     int shared = wide_ring(args, size.share - kBlockReserve);
     if (shared != 0) shared = std::max(shared, size.least);
     if (shared == 0) shared = wide_ring(args, plan.device.shared_per_block);
@@ -239,7 +259,8 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   int blocks_per_sm_;
   bool dependent_;
   std::int64_t fuse_norm_rows_;
-  std::atomic<bool> larger_{true};
+  std::atomic<const StreamPlan*> last_{nullptr};
+  std::atomic<bool> larger_{false};  // the last launch
 };
 
 }  // namespace facet::linear
