@@ -82,5 +82,9 @@ __device__ __forceinline__ std::uint32_t load_u16_if(bool wanted, std::uint32_t 
 __device__ __forceinline__ void forget(uint2& value) {
   asm volatile("" : "+r"(value.x), "+r"(value.y));
 }
+// The other way round: how it was computed is forgotten, so that it stays in a register and is not computed again.
+__device__ __forceinline__ void keep(std::uint32_t& value) {
+  asm volatile("" : "+r"(value));
+}
 
 }  // namespace facet::linear

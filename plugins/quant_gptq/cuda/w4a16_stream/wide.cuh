@@ -46,40 +46,42 @@ struct WideWalk {
   __device__ __forceinline__ int stage_chunks() const { return 1 << stage_shift; }
 };
 
-// Where things lie in a block's shared memory.
+// Where things lie in a block's shared memory: a ring of stages, of each its digits, its weights and what its digits
+// are worth.
 struct WideMemory {
-  // [chunk][digit, row of x][128 inputs] in the 128-byte swizzle. Before they are cut, inputs lie in the same place: 64
-  // of them where the high digits of a row will be, 64 where the low ones will be.
+  // [stage][chunk][digit, row of x][128 inputs] in the 128-byte swizzle. Before they are cut, inputs lie in the same
+  // place: 64 of them where the high digits of a row will be, 64 where the low ones will be.
   unsigned char* digits;
-  unsigned char* weights;
-  unsigned char* pairs;          // [chunk][step, sum][segment][row of x]
-  float* sums;                   // [sum_buffers][block and warpgroup][row of W][row of x]
-  std::uint32_t full, empty;     // of the ring of weights
-  std::uint32_t raw, cut, used;  // of the digits
-  std::uint32_t summed;
+  unsigned char* weights;  // [stage][unit][chunk]
+  unsigned char* pairs;    // [stage][chunk][step, sum][segment][row of x]
+  float* sums;             // [sum_buffers][block and warpgroup][row of W][row of x]
+  std::uint32_t barriers;
 
   __device__ __forceinline__ WideMemory(unsigned char* base, const WideArgs& a) {
     base += (kWideAlignment - (shared_address(base) & (kWideAlignment - 1))) & (kWideAlignment - 1);
+    const int chunks = a.stages * (2 << a.k_shift);
     digits = base;
-    weights = digits + kWideDigitChunks * kWideChunkDigitBytes;
+    weights = digits + chunks * kWideChunkDigitBytes;
     pairs = weights + a.stages * kWideStageChunks * a.shape.chunk_bytes;
-    sums = reinterpret_cast<float*>(pairs + kWideDigitChunks * a.shape.segments * kWidePairBytes);
-    full = shared_address(sums) + a.sum_buffers * kWideSumBytes;
-    empty = full + 8 * kWideMaxStages;
-    raw = empty + 8 * kWideMaxStages;
-    cut = raw + 8 * kWideDigitSlots;
-    used = cut + 8 * kWideDigitSlots;
-    summed = used + 8 * kWideDigitSlots;
-    static_assert(8 * (2 * kWideMaxStages + 3 * kWideDigitSlots + 1) <= kWideBarrierBytes);
+    sums = reinterpret_cast<float*>(pairs + chunks * a.shape.segments * kWidePairBytes);
+    barriers = shared_address(sums) + a.sum_buffers * kWideSumBytes;
+    static_assert(8 * (4 * kWideMaxStages + 1) <= kWideBarrierBytes);
   }
+  // Of a stage: weights are there, inputs are there, digits are there, all have been multiplied.
+  static constexpr std::uint32_t kRaw = 8 * kWideMaxStages, kCut = 2 * kRaw, kEmpty = 3 * kRaw;  // from full() on
+  __device__ __forceinline__ std::uint32_t full(int stage) const { return barriers + 8 * stage; }
+  __device__ __forceinline__ std::uint32_t raw(int stage) const { return full(stage) + kRaw; }
+  __device__ __forceinline__ std::uint32_t cut(int stage) const { return full(stage) + kCut; }
+  __device__ __forceinline__ std::uint32_t empty(int stage) const { return full(stage) + kEmpty; }
+  __device__ __forceinline__ std::uint32_t summed() const { return barriers + 4 * kRaw; }
 };
 
-// A slot of a ring and how often it came round.
+// A stage of the ring and how often it came round.
 struct WideSlot {
   int at = 0;
   std::uint32_t parity = 0;
-  __device__ __forceinline__ void next(int slots) {
-    if (++at < slots) return;
+  __device__ __forceinline__ void next(int stages) {
+    if (++at < stages) return;
     at = 0;
     parity ^= 1;
   }

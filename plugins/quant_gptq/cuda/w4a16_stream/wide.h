@@ -16,13 +16,10 @@ inline constexpr int kWideConsumers = 128 * kWideGroups;
 inline constexpr int kWideCutWarps = 6;
 inline constexpr int kWideCopyWarps = 2;  // of weights, of inputs
 inline constexpr int kWideThreads = kWideConsumers + 32 * (kWideCutWarps + kWideCopyWarps);
-inline constexpr int kWideStageChunks = 8;  // of a unit, in a stage of the ring of weights
-inline constexpr int kWideMaxStages = 16;
+inline constexpr int kWideStageChunks = 8;  // of a unit, in a stage of the ring
+inline constexpr int kWideMaxStages = 12;
 inline constexpr int kWideMinStages = 2;
-inline constexpr int kWideDigitShift = 4;
-inline constexpr int kWideDigitChunks = 1 << kWideDigitShift;  // of digits in shared memory
-inline constexpr int kWideDigitSlots = kWideDigitChunks / 2;   // stages of them, at most
-inline constexpr int kWideAlignment = 1024;                    // of the swizzle of the digits
+inline constexpr int kWideAlignment = 1024;  // of the swizzle of the digits
 inline constexpr int kWideBarrierBytes = 512;
 inline constexpr int kWideChunkDigitBytes = 2 * kWideRows * kChunkInputs;
 inline constexpr int kWidePairBytes = kWideRows * 8;       // of a segment of a chunk: two floats
@@ -43,11 +40,9 @@ struct WideArgs {
   int split_shift;   // 2^split_shift blocks of a cluster share the inputs too
   int block_chunks;  // of the inputs that a block takes; the last of a cluster may have fewer
   int tiles;
-  int sum_buffers;   // tiles whose sums may be under way
-  int clusters;      // each takes every clusters-th tile
-  int stages;        // of the ring
-  int first_copies;  // stages under way while the ring fills for the first time
-  int copies;        // and later
+  int sum_buffers;  // tiles whose sums may be under way
+  int clusters;     // each takes every clusters-th tile
+  int stages;       // of the ring
   StreamResidual residual;
   NormBlocks norm;
 };

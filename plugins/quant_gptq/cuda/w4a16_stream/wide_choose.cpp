@@ -9,8 +9,6 @@ namespace facet::linear {
 
 namespace {
 
-constexpr int kFirstCopies = 4;
-constexpr int kCopies = 8;
 constexpr double kChunk[] = {0.24, 0.12};  // a chunk of 128 rows of W at the memory's rate, of 64
 constexpr double kTile = 0.3;              // the end of a tile
 // Of 1, 2 and 4 blocks. Alone, two are faster than four, 4.8 us beside 6.1 for o of the 12B. But clusters of four leave
@@ -50,15 +48,13 @@ int wide_cut(WideArgs& args, const WideDevice& device) {
       grid = args.norm.count + splits * (splits <= 2 ? places : args.clusters);
     }
   }
-  args.first_copies = kFirstCopies;
-  args.copies = kCopies;
   return grid;
 }
 
 int wide_ring(WideArgs& args, int shared) {
-  const int fixed = kWideAlignment + kWideBarrierBytes + args.sum_buffers * kWideSumBytes +
-                    kWideDigitChunks * (kWideChunkDigitBytes + args.shape.segments * kWidePairBytes);
-  const int stage = kWideStageChunks * args.shape.chunk_bytes;
+  const int fixed = kWideAlignment + kWideBarrierBytes + args.sum_buffers * kWideSumBytes;
+  const int stage = kWideStageChunks * args.shape.chunk_bytes +
+                    (2 << args.k_shift) * (kWideChunkDigitBytes + args.shape.segments * kWidePairBytes);
   args.stages = std::min((shared - fixed) / stage, kWideMaxStages);
   return args.stages < kWideMinStages ? 0 : fixed + args.stages * stage;
 }

@@ -13,10 +13,8 @@ __device__ __forceinline__ void wide_copy_weights(const WideArgs& a, const WideM
   const int stage_unit_bytes = a.shape.chunk_bytes << walk.stage_shift;
   const std::uint32_t ring = shared_address(m.weights) + lane * stage_unit_bytes;
   const std::uint64_t policy = evict_first_policy();
-  WideSlot slot, arrived;
+  WideSlot slot;
   slot.parity = 1;
-  int ahead = 0;  // stages under way
-  int filled = 0;
 #pragma unroll 1
   for (int tile = walk.first; tile < a.tiles; tile += a.clusters) {
     const int units = min(walk.units, a.shape.units - tile * walk.units);
@@ -24,22 +22,14 @@ __device__ __forceinline__ void wide_copy_weights(const WideArgs& a, const WideM
                                   static_cast<long long>(walk.first_chunk) * a.shape.chunk_bytes;
 #pragma unroll 1
     for (int chunk = 0; chunk < walk.chunks; chunk += walk.stage_chunks()) {
-      barrier_wait(m.empty + 8 * slot.at, slot.parity);
-      const int most = min(a.stages, filled < a.stages ? a.first_copies : a.copies);
-      while (ahead >= most) {
-        barrier_wait(m.full + 8 * arrived.at, arrived.parity);
-        arrived.next(a.stages);
-        --ahead;
-      }
+      barrier_wait(m.empty(slot.at), slot.parity);
       const int bytes = min(walk.stage_chunks(), walk.chunks - chunk) * a.shape.chunk_bytes;
-      const std::uint32_t full = m.full + 8 * slot.at;
+      const std::uint32_t full = m.full(slot.at);
       if (lane == 0) barrier_expect(full, units * bytes);
       __syncwarp();
       if (lane < units) bulk_copy(ring + slot.at * kWideStageChunks * a.shape.chunk_bytes, source, bytes, full, policy);
       source += stage_unit_bytes;
       slot.next(a.stages);
-      ++ahead;
-      ++filled;
     }
   }
 }
@@ -47,7 +37,6 @@ __device__ __forceinline__ void wide_copy_weights(const WideArgs& a, const WideM
 // Inputs of all rows, a stage at a time, once they are there. By one thread.
 __device__ __forceinline__ void wide_copy_inputs(const WideArgs& a, const CUtensorMap& map, const WideMemory& m) {
   const WideWalk walk(a);
-  const int slots = 1 << (kWideDigitShift - walk.stage_shift);
   const int bytes = kWideChunkDigitBytes << walk.stage_shift;
   wait_for_predecessor();
   await_rows(a.norm, a.rows);
@@ -58,8 +47,8 @@ __device__ __forceinline__ void wide_copy_inputs(const WideArgs& a, const CUtens
   for (int tile = walk.first; tile < a.tiles; tile += a.clusters) {
 #pragma unroll 1
     for (int stage = 0; stage < walk.stages; ++stage) {
-      barrier_wait(m.used + 8 * slot.at, slot.parity);
-      const std::uint32_t raw = m.raw + 8 * slot.at;
+      barrier_wait(m.empty(slot.at), slot.parity);
+      const std::uint32_t raw = m.raw(slot.at);
       if (a.tensor != 0) {
         barrier_expect(raw, bytes);
         tensor_copy(shared_address(m.digits) + slot.at * bytes, map, 0, 0,
@@ -67,7 +56,7 @@ __device__ __forceinline__ void wide_copy_inputs(const WideArgs& a, const CUtens
       } else {
         barrier_arrive(raw);
       }
-      slot.next(slots);
+      slot.next(a.stages);
     }
   }
   leave_rows(a.norm, a.clusters << a.split_shift);

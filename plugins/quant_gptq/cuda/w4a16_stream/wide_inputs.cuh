@@ -14,11 +14,17 @@ class WideCutter {
   __device__ __forceinline__ WideCutter(const WideArgs& args, const WideMemory& memory, int lane)
       : a_(args), m_(memory), walk_(args), lane_(lane), piece_(lane % 8) {}
 
-  __device__ __forceinline__ void run(int warp) {
+  __device__ __forceinline__ void run(int warp) const {
+    const int passes = walk_.stage_chunks() << kChunkShift;  // of a stage
     const int tiles = walk_.first < a_.tiles ? (a_.tiles - walk_.first - 1) / a_.clusters + 1 : 0;
-    const int passes = tiles * walk_.stages << (walk_.stage_shift + kChunkShift);
+    const int stages = tiles * walk_.stages;
+    WideSlot slot;
+    int pass = warp;
 #pragma unroll 1
-    for (int pass = warp; pass < passes; pass += kWideCutWarps) cut(pass);
+    for (int stage = 0; stage < stages; slot.next(a_.stages), ++stage, pass -= passes) {
+#pragma unroll 1
+      for (; pass < passes; pass += kWideCutWarps) cut(slot, stage, pass);
+    }
   }
 
  private:
@@ -49,23 +55,23 @@ class WideCutter {
     return __float_as_uint(fmaf(value, scale, kMagic + 128.0f));
   }
 
-  __device__ __forceinline__ void cut(int pass) const {
-    const int chunk = pass >> kChunkShift & (kWideDigitChunks - 1);
-    const int slot = chunk >> walk_.stage_shift;
+  // Pass `pass` of stage `stage` of all tiles.
+  __device__ __forceinline__ void cut(const WideSlot& slot, int stage, int pass) const {
+    const int chunk = pass >> kChunkShift;
     const int row = (pass & ((1 << kChunkShift) - 1)) * 4 + lane_ / 8;
-    unsigned char* const digits = m_.digits + chunk * kWideChunkDigitBytes;
-    const std::uint32_t parity = pass >> (kChunkShift + kWideDigitShift) & 1;
+    const int place_of_chunk = (slot.at << walk_.stage_shift) + chunk;
+    unsigned char* const digits = m_.digits + place_of_chunk * kWideChunkDigitBytes;
     // Six warps do not all have a pass in each stage of four. One that had none here a round ago must know that the
     // round is over: copies arrive in any order, and a place still without its inputs has the parity of one that has
     // had them twice.
-    barrier_wait(m_.used + 8 * slot, parity ^ 1);
-    barrier_wait(m_.raw + 8 * slot, parity);
+    barrier_wait(m_.empty(slot.at), slot.parity ^ 1);
+    barrier_wait(m_.raw(slot.at), slot.parity);
     uint4 raw[2];
     if (a_.tensor != 0) {
       raw[0] = *reinterpret_cast<const uint4*>(place(digits, piece_ / 4, row, piece_ % 4 * 2));
       raw[1] = *reinterpret_cast<const uint4*>(place(digits, piece_ / 4, row, piece_ % 4 * 2 + 1));
     } else {
-      load(pass >> kChunkShift, row, raw);
+      load(stage, chunk, row, raw);
     }
     const std::uint32_t words[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w, raw[1].x, raw[1].y, raw[1].z, raw[1].w};
     const unsigned exponent = exponent_of(words);  // whose shuffles make sure that all lanes have read
@@ -82,10 +88,10 @@ class WideCutter {
     }
     *reinterpret_cast<uint4*>(place(digits, 0, row, piece_)) = make_uint4(high[0], high[1], high[2], high[3]);
     *reinterpret_cast<uint4*>(place(digits, 1, row, piece_)) = make_uint4(low[0], low[1], low[2], low[3]);
-    write_pair(chunk, row, exponent, low, high);
+    write_pair(place_of_chunk, row, exponent, low, high);
     async_fence_shared();
     __syncwarp();
-    if (lane_ == 0) barrier_arrive(m_.cut + 8 * slot);
+    if (lane_ == 0) barrier_arrive(m_.cut(slot.at));
   }
 
   // What a unit of the digits is worth, of products with 16 times int4 codes a sixteenth; with zero codes, what the
@@ -112,9 +118,9 @@ class WideCutter {
     }
   }
 
-  // Inputs of rows that are not aligned. `chunk`: of all stages of all tiles.
-  __device__ __forceinline__ void load(int chunk, int row, uint4 (&raw)[2]) const {
-    const int of_tile = chunk % (walk_.stages << walk_.stage_shift);
+  // Inputs of rows that are not aligned.
+  __device__ __forceinline__ void load(int stage, int chunk, int row, uint4 (&raw)[2]) const {
+    const int of_tile = (stage % walk_.stages << walk_.stage_shift) + chunk;
     const int first = (walk_.first_chunk + of_tile) * kChunkInputs + piece_ * 16;
     const bool there = of_tile < walk_.chunks && row < a_.rows;
     const int count = there ? static_cast<int>(a_.shape.in_features) - first : 0;

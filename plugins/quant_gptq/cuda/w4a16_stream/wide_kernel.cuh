@@ -9,17 +9,14 @@
 namespace facet::linear {
 
 __device__ __forceinline__ void wide_init(const WideArgs& a, const WideMemory& m) {
-  for (int stage = 0; stage < a.stages; ++stage) {
-    barrier_init(m.full + 8 * stage, 1);
-    barrier_init(m.empty + 8 * stage, kWideConsumers / 32);
-  }
   const int passes = (2 << a.k_shift) * (kWideRows / 4);
-  for (int slot = 0; slot < 1 << (kWideDigitShift - 1 - a.k_shift); ++slot) {
-    barrier_init(m.raw + 8 * slot, 1);
-    barrier_init(m.cut + 8 * slot, passes);
-    barrier_init(m.used + 8 * slot, kWideConsumers / 32);
+  for (int stage = 0; stage < a.stages; ++stage) {
+    barrier_init(m.full(stage), 1);
+    barrier_init(m.raw(stage), 1);
+    barrier_init(m.cut(stage), passes);
+    barrier_init(m.empty(stage), kWideConsumers / 32);
   }
-  barrier_init(m.summed, 1);
+  barrier_init(m.summed(), 1);
   barrier_init_fence();
 }
 

@@ -19,39 +19,42 @@ class WideMultiplier {
     k_group_ = group * a_.k_shift;
     row_group_ = group - k_group_;
     const int unit = 2 * row_group_ + (warp_ >> 1);
-    first_ = m_.weights + ((unit << walk_.stage_shift) + 2 * k_group_) * a_.shape.chunk_bytes;
-    digits_ = shared_address(m_.digits) + 2 * k_group_ * kWideChunkDigitBytes;
+    const int chunk = 2 * k_group_;
+    const std::uint32_t first = offset_of(m_.weights) + ((unit << walk_.stage_shift) + chunk) * a_.shape.chunk_bytes;
+    barriers_ = m_.barriers;
+    tile_ = first + (warp_ & 1) * kTileBytes + lane_ * 16;
+    side_ = first + 2 * kTileBytes + slot() * 2;
+    columns_ = static_cast<std::uint32_t>(wgmma_matrix(shared_address(m_.digits) + chunk * kWideChunkDigitBytes));
+    pairs_ = offset_of(m_.pairs) + chunk * kChunkPairBytes + (lane_ & 3) * 8;
+    for (std::uint32_t* value : {&barriers_, &tile_, &side_, &columns_, &pairs_}) keep(*value);
   }
 
   // All tiles; finish(tile, n) writes the n-th when its sums are on their way.
   template <typename Finish>
   __device__ __forceinline__ void run(Finish finish) {
-    WideSlot weights, digits;
-    const int digit_slots = 1 << (kWideDigitShift - walk_.stage_shift);
+    WideSlot slot;
     int n = 0;
 #pragma unroll 1
     for (int tile = walk_.first; tile < a_.tiles; tile += a_.clusters, ++n) {
 #pragma unroll
       for (int i = 0; i < kTotals; ++i) total_[i] = 0.0f;
+      int left = walk_.chunks - 2 * k_group_;  // chunks from this warpgroup's next on
+      int stages = walk_.stages;
 #pragma unroll 1
-      for (int chunk = 2 * k_group_; chunk < walk_.stages << walk_.stage_shift; chunk += walk_.stage_chunks()) {
-        barrier_wait(m_.full + 8 * weights.at, weights.parity);
-        barrier_wait(m_.cut + 8 * digits.at, digits.parity);
-        const unsigned char* data = first_ + weights.at * kWideStageChunks * a_.shape.chunk_bytes;
-        const int digit_chunk = digits.at << walk_.stage_shift;
-        if (chunk + 1 < walk_.chunks) {
-          multiply_chunks<2>(data, digit_chunk);
-        } else if (chunk < walk_.chunks) {
-          multiply_chunks<1>(data, digit_chunk);
+      do {
+        const std::uint32_t full = barriers_ + 8 * slot.at;
+        barrier_wait(full, slot.parity);
+        barrier_wait(full + WideMemory::kCut, slot.parity);
+        if (left >= 2) {
+          multiply_chunks<2>(slot.at);
+        } else if (left == 1) {
+          multiply_chunks<1>(slot.at);
         }
         __syncwarp();
-        if (lane_ == 0) {
-          barrier_arrive(m_.empty + 8 * weights.at);
-          barrier_arrive(m_.used + 8 * digits.at);
-        }
-        weights.next(a_.stages);
-        digits.next(digit_slots);
-      }
+        if (lane_ == 0) barrier_arrive(full + WideMemory::kEmpty);
+        slot.next(a_.stages);
+        left -= walk_.stage_chunks();
+      } while (--stages > 0);
       put(n);
       finish(tile, n);
     }
@@ -63,35 +66,50 @@ class WideMultiplier {
   static constexpr int kSteps = 4 / SEGMENTS;    // of 32 inputs in a segment
   static constexpr int kTileBytes = BITS * 256;  // 16 rows of W
   static constexpr std::uint32_t kSigns = 0x80808080u;
+  static constexpr std::uint32_t kChunkColumns = kWideChunkDigitBytes >> 4;  // from a wgmma_matrix() to the next
+  static constexpr int kChunkPairBytes = SEGMENTS * kWidePairBytes;
 
-  // CHUNKS chunks side by side, `unit`: the first of this warp's unit. While products of a segment are under way, those
-  // of the one before come to scale.
+  // In the block's shared memory. nvcc computes it with 32 bits.
+  __device__ __forceinline__ static std::uint32_t offset_of(const unsigned char* place) {
+    return static_cast<std::uint32_t>(place - block_memory_1024);
+  }
+  // Of this lane's two rows of W among those of a unit.
+  __device__ __forceinline__ int slot() const {
+    return (lane_ >> 2) * 4 + (warp_ & 1) * 2;
+  }
+
+  // CHUNKS chunks side by side of a stage. While products of a segment are under way, those of the one before come to
+  // scale.
   template <int CHUNKS>
-  __device__ __forceinline__ void multiply_chunks(const unsigned char* unit, int digit_chunk) {
+  __device__ __forceinline__ void multiply_chunks(int stage) {
+    const std::uint32_t chunk_bytes = a_.shape.chunk_bytes;
+    const unsigned char* tile = block_memory_1024 + (tile_ + stage * (kWideStageChunks * chunk_bytes));
+    const unsigned char* pairs = block_memory_1024 + (pairs_ + (stage << walk_.stage_shift) * kChunkPairBytes);
+    const std::uint32_t columns = columns_ + (stage << walk_.stage_shift) * kChunkColumns;
     int sums[2][kSums];
     uint4 words[CHUNKS][BITS / 2];
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
 #pragma unroll
       for (int i = 0; i < BITS / 2; ++i)
-        words[chunk][i] = *reinterpret_cast<const uint4*>(unit + chunk * a_.shape.chunk_bytes +
-                                                          (warp_ & 1) * kTileBytes + lane_ * 16 + i * 512);
+        words[chunk][i] = *reinterpret_cast<const uint4*>(tile + chunk * chunk_bytes + i * 512);
     }
+    const unsigned char* side = block_memory_1024 + (side_ + stage * (kWideStageChunks * chunk_bytes));
 #pragma unroll
     for (int piece = 0; piece < CHUNKS * SEGMENTS; ++piece) {
-      start_segment(words[piece / SEGMENTS], piece % SEGMENTS, digit_chunk + piece / SEGMENTS, sums[piece % 2]);
+      start_segment(words[piece / SEGMENTS], piece % SEGMENTS, columns + piece / SEGMENTS * kChunkColumns,
+                    sums[piece % 2]);
       if (piece == 0) continue;
       const int last = piece - 1;
-      finish_segment<1>(unit + last / SEGMENTS * a_.shape.chunk_bytes, last % SEGMENTS, digit_chunk + last / SEGMENTS,
-                        sums[last % 2]);
+      finish_segment<1>(side + last / SEGMENTS * chunk_bytes, pairs + last / SEGMENTS * kChunkPairBytes,
+                        last % SEGMENTS, sums[last % 2]);
     }
-    finish_segment<0>(unit + (CHUNKS - 1) * a_.shape.chunk_bytes, SEGMENTS - 1, digit_chunk + CHUNKS - 1,
+    finish_segment<0>(side + (CHUNKS - 1) * chunk_bytes, pairs + (CHUNKS - 1) * kChunkPairBytes, SEGMENTS - 1,
                       sums[(CHUNKS * SEGMENTS - 1) % 2]);
   }
 
-  __device__ __forceinline__ void start_segment(const uint4 (&words)[BITS / 2], int segment, int digit_chunk,
+  __device__ __forceinline__ void start_segment(const uint4 (&words)[BITS / 2], int segment, std::uint32_t columns,
                                                 int (&sums)[kSums]) const {
-    const std::uint64_t columns = wgmma_matrix(digits_ + digit_chunk * kWideChunkDigitBytes);
     std::uint32_t operand[kSteps][4];
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) operand_of(words, segment * kSteps + i, operand[i]);
@@ -103,26 +121,21 @@ class WideMultiplier {
     wgmma_commit();
   }
 
-  // Brings sums to scale when at most PENDING products are under way.
+  // Brings sums to scale when at most PENDING products are under way. `side`: scales of the chunk, then zeros.
   template <int PENDING>
-  __device__ __forceinline__ void finish_segment(const unsigned char* unit, int segment, int digit_chunk,
+  __device__ __forceinline__ void finish_segment(const unsigned char* side, const unsigned char* pairs, int segment,
                                                  int (&sums)[kSums]) {
-    const unsigned char* side = unit + 2 * kTileBytes;
-    const int slot = (lane_ >> 2) * 4 + (warp_ & 1) * 2;
-    float2 scale = __half22float2(*reinterpret_cast<const __half2*>(side + segment * kUnitRows * 2 + slot * 2));
+    float2 scale = __half22float2(*reinterpret_cast<const __half2*>(side + segment * kUnitRows * 2));
     float2 zero = make_float2(0, 0);
     if constexpr (ASYMMETRIC) {
       const std::uint32_t both =
-          *reinterpret_cast<const std::uint16_t*>(side + (SEGMENTS * 2 + segment) * kUnitRows + slot);
+          *reinterpret_cast<const std::uint16_t*>(side + (SEGMENTS * 2 + segment) * kUnitRows - slot());
       scale.y *= 0.0625f;  // rows g+8 come times 16
       zero = make_float2(-static_cast<float>(both & 255u), -16.0f * static_cast<float>(both >> 8));
     }
-    const auto* pairs =
-        reinterpret_cast<const float*>(m_.pairs + (digit_chunk + 2 * k_group_) * (SEGMENTS * kWidePairBytes)) +
-        segment * kWideRows + (lane_ & 3) * 2;
-    const float2 step = *reinterpret_cast<const float2*>(pairs);
+    const float2 step = *reinterpret_cast<const float2*>(pairs + segment * kWideRows * 4);
     float2 sum = make_float2(0, 0);
-    if constexpr (ASYMMETRIC) sum = *reinterpret_cast<const float2*>(pairs + SEGMENTS * kWideRows);
+    if constexpr (ASYMMETRIC) sum = *reinterpret_cast<const float2*>(pairs + (SEGMENTS + segment) * kWideRows * 4);
     wgmma_wait<PENDING>();
     wgmma_sums_ready(sums);
 #pragma unroll
@@ -171,7 +184,7 @@ class WideMultiplier {
       const int owner = row >> owned_shift;
       const int at = (((source << owned_shift) + (row & ((1 << owned_shift) - 1))) * kWideRows + (lane_ & 3) * 2) * 4;
       const std::uint32_t target = cluster_address(buffer + at, owner);
-      const std::uint32_t barrier = cluster_address(m_.summed, owner);
+      const std::uint32_t barrier = cluster_address(m_.summed(), owner);
       store_async(target, make_float2(total_[2 * half], total_[2 * half + 1]), barrier);
     }
   }
@@ -183,8 +196,13 @@ class WideMultiplier {
   const int warp_;  // of the warpgroup
   int k_group_;
   int row_group_;
-  const unsigned char* first_;  // this warp's first unit in stage 0
-  std::uint32_t digits_;        // this warpgroup's in slot 0
+  // In stage 0: barriers, the first chunk's codes for this lane, its scales, its digits (a wgmma_matrix) and what they
+  // are worth.
+  std::uint32_t barriers_;
+  std::uint32_t tile_;
+  std::uint32_t side_;
+  std::uint32_t columns_;
+  std::uint32_t pairs_;
   float total_[kTotals];
 };
 

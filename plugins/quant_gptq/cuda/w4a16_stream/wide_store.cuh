@@ -38,8 +38,8 @@ __device__ __forceinline__ void wide_finish(const WideArgs& a, const WideMemory&
   const int units = 1 << unit_shift;
   const int sources = 1 << (a.split_shift + a.k_shift);
   const int source_floats = units * kUnitRows * kWideRows;
-  if (threadIdx.x == 0) barrier_expect(m.summed, sources * source_floats * 4);
-  barrier_wait_cluster(m.summed, n & 1);
+  if (threadIdx.x == 0) barrier_expect(m.summed(), sources * source_floats * 4);
+  barrier_wait_cluster(m.summed(), n & 1);
   const float factor = *reinterpret_cast<const float*>(a.packed);
   const int half = static_cast<int>(a.shape.out_features) / 2;
 #pragma unroll 1

@@ -41,5 +41,6 @@ inline std::uint32_t load_u16_if(bool wanted, std::uint32_t address, std::uint32
 }
 
 inline void forget(uint2&) {}
+inline void keep(std::uint32_t&) {}
 
 }  // namespace facet::linear
