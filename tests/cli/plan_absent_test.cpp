@@ -117,7 +117,7 @@ std::string rows_and_fusions(const Json& module) {
   return text;
 }
 
-// One rule is enough for a plugin that fuses more at fewer rows.
+// One rule is enough for a plugin that fuses more at fewer rows, or at more.
 TEST_F(PlanAbsentTest, RowsOfARuleAreDividedWhereFusionsEnd) {
   ConfigText text = absent_config();
   text.linear = "[linear]\n" + fixture("linear_absent_fusing");
@@ -128,11 +128,12 @@ TEST_F(PlanAbsentTest, RowsOfARuleAreDividedWhereFusionsEnd) {
   for (const Json& module : explained["linear"]) divisions.insert(rows_and_fusions(module));
   EXPECT_THAT(divisions,
               testing::UnorderedElementsAre("1-64:;",  // o, down
-                                            "1-3:residual norm;4-64:;",
-                                            "1-1:residual norm, GELU gate;2-3:residual norm;4-5:GELU gate;6-64:;"));
+                                            "1-3:residual norm;4-39:;40-64:residual norm;",
+                                            "1-1:residual norm, GELU gate;2-3:residual norm;4-5:GELU gate;6-39:;"
+                                            "40-64:residual norm;"));
   const ProgramResult words = facet({"explain"}, text);
   EXPECT_THAT(words.out, AllOf(HasSubstr("rows 2-3: absent_fusing 1.0.0, rule linear, fuses residual norm,"),
-                               HasSubstr("rows 6-64: absent_fusing 1.0.0, rule linear, layout")));
+                               HasSubstr("rows 6-39: absent_fusing 1.0.0, rule linear, layout")));
 }
 
 // What fuses at few rows is no use where nobody takes the others alone.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 
 #include "facet/engine/linear_module.h"
@@ -53,19 +54,21 @@ std::size_t first_taken(const LinearInstance& asked, abi::LinearProblem problem,
   return attempts.size();
 }
 
-// The most rows from min_rows on that `asked` takes with the problem's fusions; 0: not even one more.
-std::int64_t most_rows(const LinearInstance& asked, abi::LinearProblem problem) {
-  const auto takes_up_to = [&](std::int64_t rows) {
-    problem.max_rows = rows;
+// Of a problem that `asked` refuses: its rows from one end on that it takes with the problem's fusions. `from` is the
+// end, `moved` what to move towards it; 0: not even one row.
+std::int64_t taken_rows(const LinearInstance& asked, abi::LinearProblem problem, std::int64_t from,
+                        std::int64_t abi::LinearProblem::*moved) {
+  const auto takes_to = [&](std::int64_t rows) {
+    problem.*moved = rows;
     SinkText reasons;
     return takes(asked, problem, reasons);
   };
-  std::int64_t refused = problem.max_rows;
-  std::int64_t taken = problem.min_rows;
-  if (taken >= refused || !takes_up_to(taken)) return 0;
-  while (taken + 1 < refused) {
+  std::int64_t refused = problem.*moved;
+  std::int64_t taken = from;
+  if (taken == refused || !takes_to(taken)) return 0;
+  while (std::abs(taken - refused) > 1) {
     const std::int64_t middle = taken + (refused - taken) / 2;
-    (takes_up_to(middle) ? taken : refused) = middle;
+    (takes_to(middle) ? taken : refused) = middle;
   }
   return taken;
 }
@@ -143,17 +146,28 @@ std::vector<LinearChoice> LinearAssembler::choose(abi::LinearProblem problem, co
       continue;
     }
     problem.fusions = attempts[taken];
-    // A plugin may fuse more at fewer rows, and may refuse a range that begins above them.
+    // A plugin may fuse more at fewer rows or at more, and may refuse the range between.
+    std::vector<abi::LinearProblem> more_rows;
     for (std::size_t better = 0; better < taken; ++better) {
       abi::LinearProblem few = problem, rest = problem;
       few.fusions = attempts[better];
-      few.max_rows = most_rows(*asked, few);
+      few.max_rows = taken_rows(*asked, few, few.min_rows, &abi::LinearProblem::max_rows);
       rest.min_rows = few.max_rows + 1;
-      if (few.max_rows == 0 || !takes(*asked, rest, reasons)) continue;
-      add(planned(few, asked, name));
-      problem = rest;
+      if (few.max_rows > 0 && takes(*asked, rest, reasons)) {
+        add(planned(few, asked, name));
+        problem = rest;
+      }
+      abi::LinearProblem many = rest = problem;
+      many.fusions = attempts[better];
+      many.min_rows = taken_rows(*asked, many, many.max_rows, &abi::LinearProblem::min_rows);
+      rest.max_rows = many.min_rows - 1;
+      if (many.min_rows > 0 && takes(*asked, rest, reasons)) {
+        more_rows.push_back(many);
+        problem = rest;
+      }
     }
-    add(planned(problem, std::move(asked), name));
+    add(planned(problem, asked, name));
+    for (auto many = more_rows.rbegin(); many != more_rows.rend(); ++many) add(planned(*many, asked, name));
     return choices;
   }
   problem.fusions = attempts.back();  // the reasons are of what was asked last

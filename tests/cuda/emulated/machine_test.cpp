@@ -105,10 +105,10 @@ int product_sum(const signed char* matrix, const signed char* other, bool wait_f
     copy(matrix, 0);
     int sums[8];
     const std::uint32_t ones[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
-    const std::uint64_t columns = wgmma_matrix(shared_address(memory));
+    const auto columns = static_cast<std::uint32_t>(wgmma_matrix(shared_address(memory)));
     wgmma_fence();
     IntegerWgmma16<true, false>::run(sums, ones, columns);
-    for (std::uint64_t byte = 32; byte < 128; byte += 32)
+    for (std::uint32_t byte = 32; byte < 128; byte += 32)
       IntegerWgmma16<true, true>::run(sums, ones, columns + (byte >> 4));
     wgmma_commit();
     if (wait_first) wgmma_wait<0>();
@@ -215,7 +215,8 @@ TEST_F(Machine, WarpsComeTogether) {
     int sums[8];
     const std::uint32_t ones[4] = {};
     wgmma_fence();
-    IntegerWgmma16<true, false>::run(sums, ones, wgmma_matrix(shared_address(block_memory_1024)));
+    IntegerWgmma16<true, false>::run(sums, ones,
+                                     static_cast<std::uint32_t>(wgmma_matrix(shared_address(block_memory_1024))));
     wgmma_commit();
     wgmma_wait<0>();
   });

@@ -42,7 +42,7 @@ ProductCase random_case(std::int64_t out_features, std::int64_t in_features, std
 }
 
 DeviceProblem device_problem_of(const ProductCase& product) {
-  return {product.shape, product.max_rows, product.output, product.role, product.fusions};
+  return {product.shape, product.max_rows, product.output, product.role, product.fusions, product.min_rows};
 }
 
 std::vector<RandomPart> case_parts(const ProductCase& product, std::mt19937_64& random) {

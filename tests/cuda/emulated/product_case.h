@@ -11,6 +11,7 @@ namespace facet::test {
 struct ProductCase {
   WeightShape shape;
   std::int64_t rows = 1;
+  std::int64_t min_rows = 1;
   std::int64_t max_rows = 8;
   abi::DType output = abi::DType::f32;
   abi::LinearRole role = abi::LinearRole::other;

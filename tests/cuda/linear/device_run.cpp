@@ -77,7 +77,7 @@ abi::LinearProblem device_problem(const DeviceProblem& problem) {
   made.input = abi::DType::bf16;
   made.output = problem.output;
   made.layer = 3;
-  made.min_rows = 1;
+  made.min_rows = problem.min_rows;
   made.max_rows = problem.max_rows;
   made.fusions = problem.fusions;
   return made;

@@ -46,6 +46,7 @@ struct DeviceProblem {
   abi::DType output = abi::DType::bf16;
   abi::LinearRole role = abi::LinearRole::other;
   std::uint32_t fusions = 0;
+  std::int64_t min_rows = 1;
 };
 
 abi::LinearProblem device_problem(const DeviceProblem& problem);

@@ -63,24 +63,26 @@ TEST_F(CudaFusions, GateMatchesDouble) {
 }
 
 TEST_F(CudaFusions, ResidualNormMatchesDouble) {
-  const LoadedPlugin plugin("w4a16_stream", host_, {{"fuse_norm_rows", "8"}});
+  const LoadedPlugin plugin("w4a16_stream", host_);
   const std::uint64_t base = std::random_device{}();
   for (std::uint64_t seed = base; seed < base + 48; ++seed) {
     std::mt19937_64 random(seed);
-    const std::int64_t rows = 1 + static_cast<std::int64_t>(random() % 8);
+    const std::int64_t rows = std::vector<std::int64_t>{1, 2, 5, 6, 7, 8}[random() % 6];
     WeightShape shape{WeightFormat::int4, std::vector<std::int64_t>{200, 5000}[random() % 2], 0, 128,
                       random() % 2 == 0};
     shape.in_features = std::vector<std::int64_t>{64, 129, 1024, 3840, 4096}[random() % 5];
-    if (rows > 2 && shape.in_features == 129) shape.in_features = 192;
+    if (rows > 2 && shape.in_features == 129) shape.in_features = 148;
     const bool updated = random() % 4 != 0;
     const bool cancelled = updated && random() % 3 == 0;  // the update takes away all but 2^-7 of the stream
     SCOPED_TRACE("seed " + std::to_string(seed) + ", rows " + std::to_string(rows) + ", in " +
                  std::to_string(shape.in_features) + (updated ? ", updated" : "") + (cancelled ? ", cancelled" : ""));
     const std::vector<RandomPart> parts = random_parts(shape, 2, random);
     RandomResidual made = random_residual(rows, shape.in_features, updated, cancelled, random);
-    DeviceMatrix matrix(plugin, {shape, rows <= 2 ? 2 : 8, DType::f32, LinearRole::qkv, abi::kFuseResidualNorm}, parts);
+    DeviceMatrix matrix(
+        plugin, {shape, rows <= 2 ? 2 : 8, DType::f32, LinearRole::qkv, abi::kFuseResidualNorm, rows <= 2 ? 1 : 5},
+        parts);
     const std::vector<float> outputs = matrix.run(made.residual, rows);
-    // From 3 rows on the inputs pass through bf16.
+    // From 5 rows on the inputs pass through bf16.
     const Rounding rounding{.weight = made.norm_error + (rows > 2 ? 0x1p-8 : 0.0),
                             .segment = rows > 4 ? 0x1p-14 : 0x1p-15};
     expect_close(outputs, expected_product(made.inputs, parts, shape, rounding), DType::f32);
@@ -99,8 +101,14 @@ TEST_F(CudaFusions, RefusalsHaveReasons) {
   };
   EXPECT_NE(reason({shape, 9}).find("max_rows is 9"), std::string::npos);
   EXPECT_NE(reason({shape, 3, DType::bf16, LinearRole::qkv, abi::kFuseResidualNorm})
-                .find("up to 2 rows (option fuse_norm_rows), max_rows is 3"),
+                .find("for 1 to 2 rows and for 5 to 8, min_rows is 1 and max_rows 3"),
             std::string::npos);
+  const LoadedPlugin few("w4a16_stream", host_, {{"fuse_norm_rows", "2"}});
+  Text few_text;
+  EXPECT_EQ(few.linear().supports(device_problem({shape, 8, DType::bf16, LinearRole::qkv, abi::kFuseResidualNorm, 5}),
+                                  few_text.sink()),
+            0u);
+  EXPECT_NE(few_text.text.find("up to 2 rows (option fuse_norm_rows), max_rows is 8"), std::string::npos);
   WeightShape wide = shape;
   wide.in_features = 8192;
   EXPECT_NE(reason({wide, 1, DType::bf16, LinearRole::qkv, abi::kFuseResidualNorm}).find("residual norm"),

@@ -10,6 +10,7 @@
 
 #include "quant_gptq/cuda/device/counter.cuh"
 #include "quant_gptq/cuda/w4a16_stream/gemv_inputs.cuh"
+#include "quant_gptq/cuda/w4a16_stream/norm_blocks.h"
 
 namespace facet::linear {
 
@@ -32,14 +33,16 @@ __device__ __forceinline__ void leave_rows(const NormBlocks& norm, int blocks) {
   norm.counters[1] = 0;
 }
 
+// Output: write(row, at, words) takes inputs 4 at.. of a row as bf16, called by whole warps for 128 inputs.
+template <typename Output>
 class NormBlock {
  public:
-  // shared: norm_block_bytes() of it. x: bf16 [rows, inputs]; inputs are a multiple of 4.
-  __device__ __forceinline__ NormBlock(const StreamResidual& residual, const NormBlocks& norm, const void* x, int rows,
-                                       int inputs, unsigned char* shared)
+  // shared: norm_block_bytes() of it. inputs are a multiple of 4.
+  __device__ __forceinline__ NormBlock(const StreamResidual& residual, const NormBlocks& norm, const Output& output,
+                                       int rows, int inputs, unsigned char* shared)
       : r_(residual),
         norm_(norm),
-        x_(static_cast<__nv_bfloat16*>(const_cast<void*>(x))),
+        output_(output),
         rows_(rows),
         inputs_(inputs),
         team_(static_cast<int>(threadIdx.x) / kNormTeamThreads),
@@ -110,7 +113,7 @@ class NormBlock {
                                  fmaf(u[3] * norm.first, post.w, hidden[slot].w) * scale);
     }
     const float squares = norm.cancelled ? squares_of(hidden) : norm.squares * (scale * scale);
-    write_row(first, hidden, rsqrtf(squares * per + r_.epsilon));
+    write_row(row, hidden, rsqrtf(squares * per + r_.epsilon));
     team_sync();  // all have written, and read the sums
     if (thread_ == 0) counter_add(norm_.counters);
   }
@@ -155,24 +158,29 @@ class NormBlock {
     return sum_of_warps(partial_ + 4 * kGemvWarps);
   }
 
-  __device__ __forceinline__ void write_row(long long first, const float4 (&row)[kSlots], float factor) const {
+  __device__ __forceinline__ void write_row(int row, const float4 (&values)[kSlots], float factor) const {
+    const long long first = static_cast<long long>(row) * inputs_;
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
       const int at = vector_of(slot);
-      if (4 * at >= inputs_) continue;
-      const float4 next = next_[at];
-      const float4 v = row[slot];
-      if (r_.hidden_out != nullptr) *reinterpret_cast<float4*>(r_.hidden_out + first + 4 * at) = v;
-      const __nv_bfloat162 low = __floats2bfloat162_rn(v.x * (factor * next.x), v.y * (factor * next.y));
-      const __nv_bfloat162 high = __floats2bfloat162_rn(v.z * (factor * next.z), v.w * (factor * next.w));
-      *reinterpret_cast<uint2*>(x_ + first + 4 * at) =
-          make_uint2(*reinterpret_cast<const std::uint32_t*>(&low), *reinterpret_cast<const std::uint32_t*>(&high));
+      if (at / 32 * 128 >= inputs_) continue;  // the same for a warp
+      uint2 words = make_uint2(0, 0);
+      if (4 * at < inputs_) {
+        const float4 next = next_[at];
+        const float4 v = values[slot];
+        if (r_.hidden_out != nullptr) *reinterpret_cast<float4*>(r_.hidden_out + first + 4 * at) = v;
+        const __nv_bfloat162 low = __floats2bfloat162_rn(v.x * (factor * next.x), v.y * (factor * next.y));
+        const __nv_bfloat162 high = __floats2bfloat162_rn(v.z * (factor * next.z), v.w * (factor * next.w));
+        words =
+            make_uint2(*reinterpret_cast<const std::uint32_t*>(&low), *reinterpret_cast<const std::uint32_t*>(&high));
+      }
+      output_.write(row, at, words);
     }
   }
 
   const StreamResidual& r_;
   const NormBlocks& norm_;
-  __nv_bfloat16* x_;
+  const Output output_;
   const int rows_;
   const int inputs_;
   const int team_;

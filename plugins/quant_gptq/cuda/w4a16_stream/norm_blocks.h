@@ -1,4 +1,4 @@
-// The residual norm of 3 to 8 rows, by blocks of the launch that multiplies them.
+// The residual norm of 5 to 8 rows, by blocks of the launch that multiplies them.
 #pragma once
 
 namespace facet::linear {

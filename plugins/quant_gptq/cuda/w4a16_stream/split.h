@@ -1,4 +1,4 @@
-// The kernels of split.cuh, for 2 to 4 rows, and how a product is cut for them.
+// The kernels of split.cuh, for 2 to 4 rows without a norm, and how a product is cut for them.
 #pragma once
 
 #include "quant_gptq/cuda/w4a16_stream/stream.h"
@@ -22,8 +22,7 @@ struct SplitDevice {
 
 // Whether a block has room for the inputs of `rows` rows.
 bool split_fits(const Rows32& shape, int rows, int shared_per_block);
-// Fills in how args.rows rows are cut, all but the ring; args.norm says how many blocks make inputs, and is made whole
-// clusters. Returns the number of blocks to launch, those included.
+// Fills in how args.rows rows are cut, all but the ring. Returns the number of blocks to launch.
 int split_cut(StreamArgs& args, const SplitDevice& device);
 // Makes the ring in at most `shared` bytes of shared memory; returns what a block takes, 0 when it does not fit.
 int split_ring(StreamArgs& args, int shared);

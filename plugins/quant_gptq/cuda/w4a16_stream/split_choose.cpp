@@ -47,19 +47,17 @@ bool split_fits(const Rows32& shape, int rows, int shared_per_block) {
 }
 
 int split_cut(StreamArgs& args, const SplitDevice& device) {
-  const int multiprocessors = device.multiprocessors - args.norm.count;
-  const int wanted = wanted_splits(args.shape, multiprocessors);
-  set_cut(args, 1, multiprocessors);
+  const int wanted = wanted_splits(args.shape, device.multiprocessors);
+  set_cut(args, 1, device.multiprocessors);
   // Half of what two blocks share, less their reserve.
   const int room = device.shared_per_multiprocessor * 15 / 32;
   for (int splits = 2; splits <= kMostSplits; splits *= 2) {
     if (args.splits >= wanted && split_fixed_bytes(args) + kRingBytes <= room) break;
-    const int norm = args.norm.count > 0 ? std::max(args.norm.count / splits, 1) : 0;  // clusters of blocks for it
-    if (set_cut(args, splits, std::max(clusters_of(device, splits) - norm, 0))) args.norm.count = norm * splits;
+    set_cut(args, splits, clusters_of(device, splits));
   }
   // With clusters of up to two every multiprocessor gets a block, be it without units.
   if (args.splits <= 2) return device.multiprocessors / args.splits * args.splits;
-  return args.norm.count + args.clusters * args.splits;
+  return args.clusters * args.splits;
 }
 
 int split_ring(StreamArgs& args, int shared) {

@@ -44,17 +44,12 @@ __device__ __forceinline__ void split_fetch(const StreamArgs& a, const GemvMemor
 }
 
 // The block's inputs of all rows as digits; each warp fetches and cuts its share of the rounds.
-template <int SEGMENTS, bool NORM, int ROWS>
+template <int SEGMENTS, int ROWS>
 __device__ __forceinline__ void split_inputs(const StreamArgs& a, const SplitMemory<ROWS>& m, const SplitShare& share,
                                              int warp, int lane) {
   using At = SplitRound<ROWS>;
   const int rounds = (share.chunks + At::kChunks - 1) / At::kChunks;
   wait_for_predecessor();
-  if constexpr (NORM) {
-    if (warp == 0 && lane == 0) await_rows(a.norm, a.rows);
-    named_sync(kSplitBarrier, kSplitWarps * 32);
-    if (warp == 0 && lane == 0) leave_rows(a.norm, a.clusters * a.splits);
-  }
 #pragma unroll 1
   for (int round = warp; round < rounds; round += kSplitWarps)
     split_fetch<ROWS>(a, m.gemv, share, At{round * At::kChunks, lane});

@@ -15,21 +15,13 @@ __device__ __forceinline__ void split_init(const StreamArgs& a, const SplitMemor
   SumFinisher<ROWS>::init(a, m.sum, kSplitWarps);
 }
 
-// NORM: the first blocks may make the inputs. Apart, as it takes registers.
-template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS, bool NORM>
+template <int BITS, int SEGMENTS, bool ASYMMETRIC, int ROWS>
 __global__ void __launch_bounds__(kSplitBound, 2) split_kernel(const __grid_constant__ StreamArgs a) {
   const SplitMemory<ROWS> m(block_memory_128, a);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   let_successor_begin();
-  const int block = product_block(a.norm);
-  if constexpr (NORM) {
-    if (block < 0) {
-      NormBlock(a.residual, a.norm, a.x, a.rows, static_cast<int>(a.shape.in_features), block_memory_128).run();
-      return;
-    }
-  }
-  if (block >= a.clusters * a.splits) {  // keeps its place on a multiprocessor
+  if (static_cast<int>(blockIdx.x) >= a.clusters * a.splits) {  // keeps its place on a multiprocessor
     wait_for_predecessor();
     return;
   }
@@ -46,7 +38,7 @@ __global__ void __launch_bounds__(kSplitBound, 2) split_kernel(const __grid_cons
     SumFinisher<ROWS>(a, m.sum, kGemvWarps, lane).run();
   } else {
     const SplitShare share(a);
-    split_inputs<SEGMENTS, NORM>(a, m, share, warp, lane);
+    split_inputs<SEGMENTS>(a, m, share, warp, lane);
     split_consume<BITS, SEGMENTS, ASYMMETRIC>(a, m, share, warp, lane);
     if (a.splits > 1) cluster_wait();
   }
@@ -54,21 +46,20 @@ __global__ void __launch_bounds__(kSplitBound, 2) split_kernel(const __grid_cons
 
 using SplitKernel = void (*)(StreamArgs);
 
-template <int BITS, bool ASYMMETRIC, int ROWS, bool NORM>
+template <int BITS, bool ASYMMETRIC, int ROWS>
 SplitKernel split_kernel_of(int segments) {
-  if (segments == 1) return split_kernel<BITS, 1, ASYMMETRIC, ROWS, NORM>;
-  return segments == 2 ? split_kernel<BITS, 2, ASYMMETRIC, ROWS, NORM> : split_kernel<BITS, 4, ASYMMETRIC, ROWS, NORM>;
+  if (segments == 1) return split_kernel<BITS, 1, ASYMMETRIC, ROWS>;
+  return segments == 2 ? split_kernel<BITS, 2, ASYMMETRIC, ROWS> : split_kernel<BITS, 4, ASYMMETRIC, ROWS>;
 }
 
-template <int ROWS, bool NORM>
+template <int ROWS>
 SplitKernel split_kernel_of(const Rows32& shape) {
-  if (shape.bits == 8) return split_kernel_of<8, false, ROWS, NORM>(shape.segments);
-  return shape.asymmetric != 0 ? split_kernel_of<4, true, ROWS, NORM>(shape.segments)
-                               : split_kernel_of<4, false, ROWS, NORM>(shape.segments);
+  if (shape.bits == 8) return split_kernel_of<8, false, ROWS>(shape.segments);
+  return shape.asymmetric != 0 ? split_kernel_of<4, true, ROWS>(shape.segments)
+                               : split_kernel_of<4, false, ROWS>(shape.segments);
 }
 
 SplitKernel split_kernel_2(const Rows32& shape);
 SplitKernel split_kernel_4(const Rows32& shape);
-SplitKernel split_kernel_norm(const Rows32& shape);  // 4 rows, with blocks that make the inputs
 
 }  // namespace facet::linear

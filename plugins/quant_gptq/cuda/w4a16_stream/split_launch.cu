@@ -7,8 +7,7 @@ namespace facet::linear {
 
 namespace {
 
-SplitKernel kernel_of(const Rows32& shape, int rows, bool norm) {
-  if (norm) return split_kernel_norm(shape);
+SplitKernel kernel_of(const Rows32& shape, int rows) {
   return rows <= 2 ? split_kernel_2(shape) : split_kernel_4(shape);
 }
 
@@ -30,19 +29,19 @@ int split_max_slots() {
 }
 
 cudaError_t split_prepare(const Rows32& shape) {
-  for (const SplitKernel kernel : {split_kernel_2(shape), split_kernel_4(shape), split_kernel_norm(shape)}) {
-    const cudaError_t result = allow_all_shared(reinterpret_cast<const void*>(kernel));
+  for (const int rows : {2, 4}) {
+    const cudaError_t result = allow_all_shared(reinterpret_cast<const void*>(kernel_of(shape, rows)));
     if (result != cudaSuccess) return result;
   }
   return cudaSuccess;
 }
 
 int split_clusters(const Rows32& shape, int splits, int shared_per_block) {
-  return clusters_at_once(split_kernel_4(shape), splits, kSplitThreads, shared_per_block);
+  return clusters_at_once(kernel_of(shape, 4), splits, kSplitThreads, shared_per_block);
 }
 
 cudaError_t split_launch(const StreamArgs& args, int grid, int shared_bytes, bool dependent, cudaStream_t stream) {
-  return launch_clusters(kernel_of(args.shape, args.rows, args.norm.count > 0),
+  return launch_clusters(kernel_of(args.shape, args.rows),
                          {grid, args.splits, kSplitThreads, shared_bytes, dependent, stream}, args);
 }
 

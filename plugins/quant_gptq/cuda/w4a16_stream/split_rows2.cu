@@ -3,7 +3,7 @@
 namespace facet::linear {
 
 SplitKernel split_kernel_2(const Rows32& shape) {
-  return split_kernel_of<2, false>(shape);
+  return split_kernel_of<2>(shape);
 }
 
 }  // namespace facet::linear

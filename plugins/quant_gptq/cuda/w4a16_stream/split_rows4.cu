@@ -3,7 +3,7 @@
 namespace facet::linear {
 
 SplitKernel split_kernel_4(const Rows32& shape) {
-  return split_kernel_of<4, false>(shape);
+  return split_kernel_of<4>(shape);
 }
 
 }  // namespace facet::linear

@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 
 #include "quant_gptq/cuda/rows32/layout.h"
-#include "quant_gptq/cuda/w4a16_stream/norm_blocks.h"
 
 namespace facet::linear {
 
@@ -22,7 +21,7 @@ struct StreamResidual {
 struct StreamArgs {
   Rows32 shape;
   const unsigned char* packed;
-  const void* x;  // bf16; unused where a block makes its own of a residual
+  const void* x;  // bf16; unused with a residual
   long long x_stride;
   void* y;
   long long y_stride;
@@ -35,7 +34,6 @@ struct StreamArgs {
   int copies;               // and later
   StreamResidual residual;  // without `hidden` there is none
   // Of split.cuh:
-  NormBlocks norm;
   int splits;        // blocks of a cluster
   int clusters;      // that have units; the grid may be larger
   int block_chunks;  // of a unit that a block takes; the last block of a cluster may have fewer

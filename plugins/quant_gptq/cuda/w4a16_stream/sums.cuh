@@ -2,7 +2,6 @@
 #pragma once
 
 #include "quant_gptq/cuda/device/ptx.cuh"
-#include "quant_gptq/cuda/w4a16_stream/norm_blocks.cuh"
 #include "quant_gptq/cuda/w4a16_stream/split.h"
 
 namespace facet::linear {
@@ -18,8 +17,8 @@ struct SplitShare {
   int chunks;
 
   __device__ __forceinline__ SplitShare(const StreamArgs& a)
-      : rank(product_block(a.norm) % a.splits),
-        cluster(product_block(a.norm) / a.splits),
+      : rank(static_cast<int>(blockIdx.x) % a.splits),
+        cluster(static_cast<int>(blockIdx.x) / a.splits),
         units((a.shape.units - cluster + a.clusters - 1) / a.clusters),
         first_chunk(rank * a.block_chunks),
         chunks(min(a.block_chunks, a.shape.chunks - first_chunk)) {}

@@ -51,9 +51,9 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       sdk::boolean_option("dependent_launch", true,
                           "start each launch before the one before it has ended (programmatic dependent launch)"),
       sdk::integer_option(
-          "fuse_norm_rows", 2, 0, kWideRows, "",
+          "fuse_norm_rows", kWideRows, 0, kWideRows, "",
           "most rows whose residual norm is fused: up to 2 each block makes the inputs for itself, from "
-          "3 on some blocks of the launch make them for all; not measured yet above 2")};
+          "5 on some blocks of the launch make them for all; 3 and 4 are never fused")};
 
   W4A16Stream(sdk::Host host, const sdk::OptionReader& options)
       : host_(host),
@@ -74,8 +74,11 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
                       " rows (option fuse_norm_rows), max_rows is ", problem.max_rows);
       reasons.require(problem.in_features <= kGemvMaxNormInputs, "the residual norm is fused for up to ",
                       kGemvMaxNormInputs, " inputs, in_features is ", problem.in_features);
-      reasons.require(problem.max_rows <= kGemvRows || problem.in_features % 64 == 0, "the residual norm of more than ",
-                      kGemvRows, " rows is fused for a multiple of 64 inputs, in_features is ", problem.in_features);
+      reasons.require(problem.max_rows <= kGemvRows || problem.min_rows > kSplitRows,
+                      "the residual norm is fused for 1 to ", kGemvRows, " rows and for ", kSplitRows + 1, " to ",
+                      kWideRows, ", min_rows is ", problem.min_rows, " and max_rows ", problem.max_rows);
+      reasons.require(problem.max_rows <= kGemvRows || problem.in_features % 4 == 0, "the residual norm of more than ",
+                      kGemvRows, " rows is fused for a multiple of 4 inputs, in_features is ", problem.in_features);
     }
     reasons.require(problem.in_features <= kMostInputs, "in_features is ", problem.in_features,
                     ", this plugin takes up to ", kMostInputs);
@@ -83,8 +86,9 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       return;
     // The activations of a step stay in shared memory beside the ring.
     const Rows32 shape = rows32_shape(problem);
-    const int rows = static_cast<int>(std::min<std::int64_t>(kSplitRows, problem.max_rows));
-    const int gemv_rows = fuses_norm(problem) ? std::min(rows, kGemvRows) : 1;
+    const int rows =
+        static_cast<int>(std::min<std::int64_t>(fuses_norm(problem) ? kGemvRows : kSplitRows, problem.max_rows));
+    const int gemv_rows = fuses_norm(problem) ? rows : 1;
     const int gemv = gemv_fixed_bytes(shape, gemv_rows) + kGemvMinSlots * gemv_page_bytes(shape);
     reasons.require(gemv <= kSharedPerBlock && (rows <= gemv_rows || split_fits(shape, rows, kSharedPerBlock)),
                     "in_features ", problem.in_features, " at ", rows,
@@ -96,8 +100,8 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     plan->problem = problem;
     plan->shape = rows32_shape(problem);
     set_layout(sizes, rows32_sizes(plan->shape, sizes));
-    if (fuses_norm(problem) && problem.max_rows > kGemvRows)  // the normalised inputs, bf16
-      plan->workspace_bytes = static_cast<std::uint64_t>(problem.max_rows * problem.in_features) * 2;
+    if (fuses_norm(problem) && problem.max_rows > kSplitRows)  // the normalised inputs as digits
+      plan->workspace_bytes = static_cast<std::uint64_t>(wide_workspace_bytes(plan->shape));
     sizes.workspace_bytes = plan->workspace_bytes;
     if (!device_here()) return plan;
     int device = 0;
@@ -106,7 +110,7 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     plan->device.shared_per_multiprocessor = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
     plan->device.shared_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     check_cuda(gemv_prepare(plan->shape, fuses_norm(problem)), "cudaFuncSetAttribute");
-    if (problem.max_rows > most_gemv_rows(problem)) {
+    if (problem.max_rows > 1 && !fuses_norm(problem)) {
       check_cuda(split_prepare(plan->shape), "cudaFuncSetAttribute");
       for (int splits = 1; splits <= kMostSplits; ++splits)
         plan->device.clusters[splits] = split_clusters(plan->shape, splits, plan->device.shared_per_block);
@@ -115,7 +119,6 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       require_tensor_maps();
       check_cuda(wide_prepare(plan->shape), "cudaFuncSetAttribute");
       plan->wide.multiprocessors = plan->device.multiprocessors;
-      plan->wide.norms_inside = fuse_norm_rows_ > kSplitRows ? 1 : 0;
       for (int splits = 2; splits <= kWideMostSplits; ++splits)
         plan->wide.clusters[splits] = wide_clusters(plan->shape, splits, plan->device.shared_per_block);
     }
@@ -130,11 +133,12 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     check_cuda_run(plan.problem, args, plan.workspace_bytes);
     if (args.rows > kSplitRows) {
       WideArgs wide = arguments<WideArgs>(plan, args);
+      if (fuses_norm(plan.problem)) set_norm_blocks(plan, args, wide);
       launch_wide(plan, wide, stream_of(args));
       return;
     }
     StreamArgs stream = arguments<StreamArgs>(plan, args);
-    if (args.rows > most_gemv_rows(plan.problem)) {
+    if (args.rows > 1 && !fuses_norm(plan.problem)) {
       launch_split(plan, stream, stream_of(args));
     } else {
       launch_gemv(plan, stream, stream_of(args));
@@ -149,9 +153,6 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
   }
 
   static bool fuses_norm(const abi::LinearProblem& problem) { return (problem.fusions & abi::kFuseResidualNorm) != 0; }
-  // Rows that the kernels of gemv.cuh take; those of split.cuh and wide.cuh the others.
-  static int most_gemv_rows(const abi::LinearProblem& problem) { return fuses_norm(problem) ? kGemvRows : 1; }
-
   template <typename Args>
   static Args arguments(const StreamPlan& plan, const abi::LinearArgs& args) {
     Args made = product_args<Args>(plan.problem, plan.shape, args);
@@ -159,7 +160,11 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     const abi::LinearResidual& residual = *args.residual;
     made.residual = {residual.epsilon,   residual.scale,     residual.hidden,    residual.update,
                      residual.post_norm, residual.next_norm, residual.hidden_out};
-    if (args.rows <= kGemvRows) return made;
+    return made;
+  }
+
+  static void set_norm_blocks(const StreamPlan& plan, const abi::LinearArgs& args, WideArgs& made) {
+    const abi::LinearResidual& residual = *args.residual;
     const void* const arrays[] = {residual.hidden, residual.update, residual.post_norm, residual.next_norm,
                                   residual.hidden_out};
     if (std::any_of(std::begin(arrays), std::end(arrays),
@@ -167,9 +172,8 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
       sdk::fail(abi::Status::invalid_argument, "an array of the residual does not begin at a multiple of 16 bytes");
     if (args.counters == nullptr) sdk::fail(abi::Status::invalid_argument, "the run has no counters");
     made.norm = {kNormBlocks, static_cast<unsigned*>(args.counters)};
-    made.x = args.workspace.data;
-    made.x_stride = plan.shape.in_features;
-    return made;
+    made.digits = static_cast<unsigned char*>(args.workspace.data);
+    made.pairs = made.digits + wide_pairs_offset(plan.shape);
   }
 
   // Launches alternate between two sizes of shared memory that fit a multiprocessor together, while two blocks of the
@@ -231,7 +235,6 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     const Size size = next_size(plan, grid);
     int shared = std::max(split_ring(args, size.share - kBlockReserve), size.least);
     if (args.slots == 0) shared = split_ring(args, plan.device.shared_per_block);
-    shared = std::max(shared, norm_bytes(args));
     check_cuda(split_launch(args, grid, shared, dependent_, stream), "launch of w4a16_stream");
   }
 
@@ -241,18 +244,13 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     int shared = wide_ring(args, size.share - kBlockReserve);
     if (shared != 0) shared = std::max(shared, size.least);
     if (shared == 0) shared = wide_ring(args, plan.device.shared_per_block);
-    shared = std::max(shared, norm_bytes(args));
-    args.tensor = tensor_map_fits(args.x, args.x_stride) && plan.shape.in_features % 64 == 0 ? 1 : 0;
+    if (args.norm.count > 0) shared = std::max(shared, norm_block_bytes(static_cast<int>(plan.shape.in_features)));
+    args.tensor =
+        args.norm.count == 0 && tensor_map_fits(args.x, args.x_stride) && plan.shape.in_features % 64 == 0 ? 1 : 0;
     CUtensorMap map{};
     if (args.tensor != 0)
       map = make_block_map(args.x, args.rows, plan.shape.in_features, args.x_stride, kWideRows, 4 << args.k_shift);
     check_cuda(wide_launch(args, map, grid, shared, dependent_, stream), "launch of w4a16_stream");
-  }
-
-  // Of a block that makes inputs.
-  template <typename Args>
-  static int norm_bytes(const Args& args) {
-    return args.norm.count > 0 ? norm_block_bytes(static_cast<int>(args.shape.in_features)) : 0;
   }
 
   sdk::Host host_;

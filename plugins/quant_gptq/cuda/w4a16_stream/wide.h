@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "quant_gptq/cuda/rows32/layout.h"
+#include "quant_gptq/cuda/w4a16_stream/norm_blocks.h"
 #include "quant_gptq/cuda/w4a16_stream/stream.h"
 
 namespace facet::linear {
@@ -32,6 +33,9 @@ struct WideArgs {
   long long x_stride;
   void* y;
   long long y_stride;
+  // Of inputs that blocks of the launch make, in the workspace, see wide_workspace_bytes().
+  unsigned char* digits;
+  unsigned char* pairs;
   int rows;
   int tensor;  // x is described by the tensor map; else the warps that cut it read it themselves
   int output_f32;
@@ -47,10 +51,20 @@ struct WideArgs {
   NormBlocks norm;
 };
 
+// Digits that blocks of the launch make for the others, [chunk][digit, row of x][128 inputs], and after them what they
+// are worth, [chunk]. Stages are copied whole, so there are some more chunks.
+inline constexpr int kWideMoreChunks = 3;
+constexpr std::int64_t wide_pairs_offset(const Rows32& shape) {
+  return static_cast<std::int64_t>(shape.chunks + kWideMoreChunks) * kWideChunkDigitBytes;
+}
+constexpr std::int64_t wide_workspace_bytes(const Rows32& shape) {
+  return wide_pairs_offset(shape) +
+         static_cast<std::int64_t>(shape.chunks + kWideMoreChunks) * shape.segments * kWidePairBytes;
+}
+
 struct WideDevice {
   int multiprocessors;
   int clusters[kWideMostSplits + 1];  // that run at a time, by their number of blocks
-  int norms_inside = 0;  // 1: norms are made by blocks of such launches, so that none needs a place between two of them
 };
 
 // Fills in how args.rows rows are cut, all but the ring; args.norm says how many blocks make inputs. Returns the number

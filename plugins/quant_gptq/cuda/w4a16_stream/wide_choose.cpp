@@ -12,16 +12,14 @@ namespace {
 constexpr double kChunk[] = {0.24, 0.12};  // a chunk of 128 rows of W at the memory's rate, of 64
 constexpr double kTile = 0.3;              // the end of a tile
 // Of 1, 2 and 4 blocks. Alone, two are faster than four, 4.8 us beside 6.1 for o of the 12B. But clusters of four leave
-// multiprocessors where the norm between two launches finds its place: in a whole step of 8 sequences, 4.11 ms with
-// four for o and down, 4.35 with two. Norms made inside need none.
+// multiprocessors free, where other launches find a place: in a whole step of 8 sequences 3.89 ms with four for o and
+// down, 4.06 with two.
 constexpr double kCluster[] = {0.0, 0.9, 0.5};
-constexpr double kClusterNormsInside[] = {0.0, 0.3, 0.5};
 static_assert(kNormBlocks % kWideMostSplits == 0);  // whole clusters
 
 }  // namespace
 
 int wide_cut(WideArgs& args, const WideDevice& device) {
-  const double* cluster = device.norms_inside != 0 ? kClusterNormsInside : kCluster;
   const int multiprocessors = device.multiprocessors - args.norm.count;
   double least = std::numeric_limits<double>::infinity();
   int grid = 0;
@@ -35,7 +33,7 @@ int wide_cut(WideArgs& args, const WideDevice& device) {
       // A cluster has one tile, and each of its blocks some of the inputs.
       if (places < 1 || (splits > 1 && (tiles > places || (splits - 1) * chunks >= args.shape.chunks))) continue;
       const std::int64_t rounds = sdk::ceil_div(tiles, places);
-      const double time = static_cast<double>(rounds) * (kTile + chunks * kChunk[k_shift]) + cluster[split_shift];
+      const double time = static_cast<double>(rounds) * (kTile + chunks * kChunk[k_shift]) + kCluster[split_shift];
       if (time >= least) continue;
       least = time;
       args.k_shift = k_shift;

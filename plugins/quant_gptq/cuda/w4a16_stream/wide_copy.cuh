@@ -34,10 +34,11 @@ __device__ __forceinline__ void wide_copy_weights(const WideArgs& a, const WideM
   }
 }
 
-// Inputs of all rows, a stage at a time, once they are there. By one thread.
+// Inputs of all rows, a stage at a time, once they are there; or their digits. By one thread.
 __device__ __forceinline__ void wide_copy_inputs(const WideArgs& a, const CUtensorMap& map, const WideMemory& m) {
   const WideWalk walk(a);
   const int bytes = kWideChunkDigitBytes << walk.stage_shift;
+  const int pair_bytes = a.shape.segments * kWidePairBytes << walk.stage_shift;
   wait_for_predecessor();
   await_rows(a.norm, a.rows);
   async_fence();  // ordinary stores of other blocks, read by the copy engine
@@ -49,10 +50,17 @@ __device__ __forceinline__ void wide_copy_inputs(const WideArgs& a, const CUtens
     for (int stage = 0; stage < walk.stages; ++stage) {
       barrier_wait(m.empty(slot.at), slot.parity);
       const std::uint32_t raw = m.raw(slot.at);
-      if (a.tensor != 0) {
+      const int chunk = walk.first_chunk + (stage << walk.stage_shift);
+      unsigned char* const target = m.digits + slot.at * bytes;
+      if (a.norm.count > 0) {
+        const std::uint32_t cut = m.cut(slot.at);
+        barrier_expect(cut, bytes + pair_bytes);
+        bulk_copy(shared_address(target), a.digits + static_cast<long long>(chunk) * kWideChunkDigitBytes, bytes, cut);
+        bulk_copy(shared_address(m.pairs) + slot.at * pair_bytes,
+                  a.pairs + static_cast<long long>(chunk) * (a.shape.segments * kWidePairBytes), pair_bytes, cut);
+      } else if (a.tensor != 0) {
         barrier_expect(raw, bytes);
-        tensor_copy(shared_address(m.digits) + slot.at * bytes, map, 0, 0,
-                    2 * (walk.first_chunk + (stage << walk.stage_shift)), raw);
+        tensor_copy(shared_address(target), map, 0, 0, 2 * chunk, raw);
       } else {
         barrier_arrive(raw);
       }

@@ -1,8 +1,8 @@
 // The warps of wide.cuh that cut activations into digits.
 #pragma once
 
-#include "quant_gptq/cuda/w4a16_stream/gemv.cuh"
 #include "quant_gptq/cuda/w4a16_stream/wide.cuh"
+#include "quant_gptq/cuda/w4a16_stream/wide_digits.cuh"
 
 namespace facet::linear {
 
@@ -31,28 +31,13 @@ class WideCutter {
   static constexpr int kChunkShift = 1;  // 2^kChunkShift passes are a chunk
   static_assert(kWideRows == 4 << kChunkShift);
   static constexpr int kLanes = 8 / SEGMENTS;  // of a row's segment
-  static constexpr unsigned kBits = 14;        // of the larger values, and a sign
-  static constexpr std::uint32_t kMagnitudes = 0x7fff7fffu;
+  using Digits = WideDigits<SEGMENTS, ASYMMETRIC, INT4>;
 
-  // 16 bytes of a row of the chunk's digits.
-  __device__ __forceinline__ static unsigned char* place(unsigned char* chunk, int digit, int row, int piece) {
-    return chunk + digit * (kWideRows * 128) + row * 128 + (piece ^ (row & 7)) * 16;
-  }
-
-  // The largest exponent of a segment; NaN and infinity are larger than any number.
-  __device__ __forceinline__ static unsigned exponent_of(const std::uint32_t (&words)[8]) {
-    std::uint32_t largest = words[0] & kMagnitudes;
+  __device__ __forceinline__ static std::uint32_t largest_of(const std::uint32_t (&words)[8]) {
+    std::uint32_t largest = words[0] & Digits::kMagnitudes;
 #pragma unroll
-    for (int i = 1; i < 8; ++i) largest = __vmaxu2(largest, words[i] & kMagnitudes);
-#pragma unroll
-    for (int offset = kLanes / 2; offset > 0; offset /= 2)
-      largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, offset));
-    return max(max(largest >> 16, largest & 0xffffu) >> 7, kBits + 4);
-  }
-
-  // Two digits in the low bytes, the second of them with an offset of 128. No more than 2^14 in size, so both fit.
-  __device__ __forceinline__ static std::uint32_t fixed(float value, float scale) {
-    return __float_as_uint(fmaf(value, scale, kMagic + 128.0f));
+    for (int i = 1; i < 8; ++i) largest = __vmaxu2(largest, words[i] & Digits::kMagnitudes);
+    return largest;
   }
 
   // Pass `pass` of stage `stage` of all tiles.
@@ -68,39 +53,36 @@ class WideCutter {
     barrier_wait(m_.raw(slot.at), slot.parity);
     uint4 raw[2];
     if (a_.tensor != 0) {
-      raw[0] = *reinterpret_cast<const uint4*>(place(digits, piece_ / 4, row, piece_ % 4 * 2));
-      raw[1] = *reinterpret_cast<const uint4*>(place(digits, piece_ / 4, row, piece_ % 4 * 2 + 1));
+      raw[0] = *reinterpret_cast<const uint4*>(Digits::place(digits, piece_ / 4, row, piece_ % 4 * 2));
+      raw[1] = *reinterpret_cast<const uint4*>(Digits::place(digits, piece_ / 4, row, piece_ % 4 * 2 + 1));
     } else {
       load(stage, chunk, row, raw);
     }
     const std::uint32_t words[8] = {raw[0].x, raw[0].y, raw[0].z, raw[0].w, raw[1].x, raw[1].y, raw[1].z, raw[1].w};
-    const unsigned exponent = exponent_of(words);  // whose shuffles make sure that all lanes have read
-    const float scale = __uint_as_float((253 + kBits - exponent) << 23);
+    // Its shuffles make sure that all lanes have read.
+    const unsigned exponent = Digits::template exponent_of<kLanes>(largest_of(words));
+    const float scale = Digits::scale_of(exponent);
     std::uint32_t low[4], high[4];
 #pragma unroll
     for (int t = 0; t < 4; ++t) {  // the inputs of a word of codes: 2t, 2t+8, 2t+1, 2t+9
       const std::uint32_t even =
-          __byte_perm(fixed(low_bf16(words[t]), scale), fixed(low_bf16(words[t + 4]), scale), 0x5140);
+          __byte_perm(Digits::fixed(low_bf16(words[t]), scale), Digits::fixed(low_bf16(words[t + 4]), scale), 0x5140);
       const std::uint32_t odd =
-          __byte_perm(fixed(high_bf16(words[t]), scale), fixed(high_bf16(words[t + 4]), scale), 0x5140);
+          __byte_perm(Digits::fixed(high_bf16(words[t]), scale), Digits::fixed(high_bf16(words[t + 4]), scale), 0x5140);
       low[t] = __byte_perm(even, odd, 0x5410) ^ 0x80808080u;
       high[t] = __byte_perm(even, odd, 0x7632);
     }
-    *reinterpret_cast<uint4*>(place(digits, 0, row, piece_)) = make_uint4(high[0], high[1], high[2], high[3]);
-    *reinterpret_cast<uint4*>(place(digits, 1, row, piece_)) = make_uint4(low[0], low[1], low[2], low[3]);
+    *reinterpret_cast<uint4*>(Digits::place(digits, 0, row, piece_)) = make_uint4(high[0], high[1], high[2], high[3]);
+    *reinterpret_cast<uint4*>(Digits::place(digits, 1, row, piece_)) = make_uint4(low[0], low[1], low[2], low[3]);
     write_pair(place_of_chunk, row, exponent, low, high);
     async_fence_shared();
     __syncwarp();
     if (lane_ == 0) barrier_arrive(m_.cut(slot.at));
   }
 
-  // What a unit of the digits is worth, of products with 16 times int4 codes a sixteenth; with zero codes, what the
-  // inputs sum up to.
   __device__ __forceinline__ void write_pair(int chunk, int row, unsigned exponent, const std::uint32_t (&low)[4],
                                              const std::uint32_t (&high)[4]) const {
-    constexpr unsigned kSixteenth = INT4 && !ASYMMETRIC ? 4 : 0;
-    const float step =
-        exponent < 255 ? __uint_as_float((exponent - (kBits - 1) - kSixteenth) << 23) : __uint_as_float(0x7fc00000u);
+    const float step = Digits::step_of(exponent);
     auto* pairs =
         reinterpret_cast<float*>(m_.pairs + chunk * (SEGMENTS * kWidePairBytes)) + piece_ / kLanes * kWideRows + row;
     if (piece_ % kLanes == 0) pairs[0] = step;
@@ -111,9 +93,7 @@ class WideCutter {
         low_sum = __dp4a(static_cast<int>(low[t]), 0x01010101, low_sum);
         high_sum = __dp4a(static_cast<int>(high[t]), 0x01010101, high_sum);
       }
-      int sum = high_sum * 256 + low_sum;
-#pragma unroll
-      for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+      const int sum = Digits::template sum_of<kLanes>(low_sum, high_sum);
       if (piece_ % kLanes == 0) pairs[SEGMENTS * kWideRows] = step * static_cast<float>(sum);
     }
   }

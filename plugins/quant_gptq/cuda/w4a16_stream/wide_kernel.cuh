@@ -9,7 +9,7 @@
 namespace facet::linear {
 
 __device__ __forceinline__ void wide_init(const WideArgs& a, const WideMemory& m) {
-  const int passes = (2 << a.k_shift) * (kWideRows / 4);
+  const int passes = a.norm.count > 0 ? 1 : (2 << a.k_shift) * (kWideRows / 4);
   for (int stage = 0; stage < a.stages; ++stage) {
     barrier_init(m.full(stage), 1);
     barrier_init(m.raw(stage), 1);
@@ -29,7 +29,10 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   let_successor_begin();
   const int block = product_block(a.norm);
   if (block < 0) {
-    NormBlock(a.residual, a.norm, a.x, a.rows, static_cast<int>(a.shape.in_features), block_memory_1024).run();
+    const WideNormOutput<SEGMENTS, ASYMMETRIC, BITS == 4> output(a);
+    NormBlock<WideNormOutput<SEGMENTS, ASYMMETRIC, BITS == 4>>(a.residual, a.norm, output, a.rows,
+                                                               static_cast<int>(a.shape.in_features), block_memory_1024)
+        .run();
     return;
   }
   if (block >= a.clusters << a.split_shift) {  // keeps its place on a multiprocessor
@@ -49,8 +52,10 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   }
   fewer_registers<kWideOtherRegisters>();
   if (warp < kWideConsumers / 32 + kWideCutWarps) {
-    wait_for_predecessor();
-    WideCutter<SEGMENTS, ASYMMETRIC, BITS == 4>(a, m, lane).run(warp - kWideConsumers / 32);
+    if (a.norm.count == 0) {
+      wait_for_predecessor();
+      WideCutter<SEGMENTS, ASYMMETRIC, BITS == 4>(a, m, lane).run(warp - kWideConsumers / 32);
+    }
   } else if (warp == kWideThreads / 32 - 1) {
     wide_copy_weights(a, m, lane);
   } else if (lane == 0) {

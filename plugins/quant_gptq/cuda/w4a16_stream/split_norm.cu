@@ -1,9 +1,0 @@
-#include "quant_gptq/cuda/w4a16_stream/split_kernel.cuh"
-
-namespace facet::linear {
-
-SplitKernel split_kernel_norm(const Rows32& shape) {
-  return split_kernel_of<4, true>(shape);
-}
-
-}  // namespace facet::linear
