@@ -67,8 +67,8 @@ TEST(CudaWide, CutsCoverTheProductAndFitTheDevice) {
 TEST(CudaWide, RingsThatDoNotFitAreRefused) {
   linear::WideArgs args = wide_args(3840, 3840, 32, true);
   linear::wide_cut(args, kLarge);
-  const int two =
-      linear::wide_ring(args, kShared) - (args.stages - 2) * linear::kWideStageChunks * args.shape.chunk_bytes;
+  const int whole = linear::wide_ring(args, kShared);
+  const int two = whole - (args.stages - 2) * linear::wide_stage_bytes(args);
   EXPECT_EQ(linear::wide_ring(args, two), two);
   EXPECT_EQ(args.stages, 2);
   EXPECT_EQ(linear::wide_ring(args, two - 1), 0);

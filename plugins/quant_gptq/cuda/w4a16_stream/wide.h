@@ -70,6 +70,11 @@ struct WideDevice {
 // Fills in how args.rows rows are cut, all but the ring; args.norm says how many blocks make inputs. Returns the number
 // of blocks to launch, those included.
 int wide_cut(WideArgs& args, const WideDevice& device);
+// Of the ring: weights, digits and what they are worth.
+constexpr int wide_stage_bytes(const WideArgs& args) {
+  return kWideStageChunks * args.shape.chunk_bytes +
+         (2 << args.k_shift) * (kWideChunkDigitBytes + args.shape.segments * kWidePairBytes);
+}
 // Makes the ring in at most `shared` bytes of shared memory; returns what a block takes, 0 when it does not fit.
 int wide_ring(WideArgs& args, int shared);
 

@@ -51,8 +51,7 @@ int wide_cut(WideArgs& args, const WideDevice& device) {
 
 int wide_ring(WideArgs& args, int shared) {
   const int fixed = kWideAlignment + kWideBarrierBytes + args.sum_buffers * kWideSumBytes;
-  const int stage = kWideStageChunks * args.shape.chunk_bytes +
-                    (2 << args.k_shift) * (kWideChunkDigitBytes + args.shape.segments * kWidePairBytes);
+  const int stage = wide_stage_bytes(args);
   args.stages = std::min((shared - fixed) / stage, kWideMaxStages);
   return args.stages < kWideMinStages ? 0 : fixed + args.stages * stage;
 }
