@@ -51,6 +51,7 @@ void check_problem(const abi::AttentionProblem& problem, sdk::Reasons& reasons) 
   reasons.require(problem.query_heads <= 65535, problem.query_heads, " query heads are more than 65535");
   const bool known = std::find(std::begin(kHeadDims), std::end(kHeadDims), problem.head_dim) != std::end(kHeadDims);
   reasons.require(known, "head_dim ", problem.head_dim, " is none of 64, 96, 128, 256, 512");
+  reasons.require(problem.key_channels == 0, "the shared form of the cache is not read");
   reasons.require(problem.window >= 0 && problem.window <= kMaxPosition, "window ", problem.window, " is outside 0..",
                   kMaxPosition);
   reasons.require(std::isfinite(problem.scale), "scale ", problem.scale, " is not finite");
