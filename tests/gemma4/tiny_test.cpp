@@ -26,6 +26,7 @@ struct Loaded {
   std::string log;
   bool own_head = false;
   MemoryPlan memory;
+  std::string form_refused;  // who did not take the shared form of the cache, and why
 };
 
 class Tiny : public testing::Test {
@@ -63,6 +64,9 @@ class Tiny : public testing::Test {
     loaded.logits = run_directly(*pipeline, ids, 6).logits;
     loaded.own_head = pipeline->plan().facts().own_head;
     loaded.memory = pipeline->memory();
+    for (const auto& module : pipeline->plan().attention())
+      for (const Refusal& refusal : module->form_refused())
+        loaded.form_refused += refusal.plugin + ": " + refusal.reasons;
     for (const float x : loaded.logits) EXPECT_TRUE(std::isfinite(x));
     return loaded;
   }
@@ -269,6 +273,25 @@ TEST_F(Tiny, SharedFormOfTheCacheSaysTheSame) {
   for (const float x : full.logits) largest = std::max(largest, std::abs(x));
   for (std::size_t i = 0; i < full.logits.size(); ++i)
     ASSERT_NEAR(shared.logits[i], full.logits[i], 1e-5f * largest) << "logit " << i;
+}
+
+// Four pairs of a head turn, fewer than the kernels read at once: whole keys, and why; asked for, it is an error.
+TEST_F(Tiny, SharedFormThatNoKernelReadsIsNotChosen) {
+  TinyCheckpoint checkpoint(kSeed);
+  checkpoint.config["rope_parameters"]["full_attention"]["partial_rotary_factor"] = 0.125;
+  const Loaded full = load(checkpoint, "reference", "full"), chosen = load(checkpoint);
+  EXPECT_EQ(chosen.logits, full.logits);
+  EXPECT_EQ(chosen.memory.kv_global, full.memory.kv_global);
+  EXPECT_THAT(full.form_refused, HasSubstr("engine.kv_form"));
+  EXPECT_THAT(chosen.form_refused, AllOf(HasSubstr("reference"), HasSubstr("key_channels 8")));
+  EXPECT_EQ(load(TinyCheckpoint(kSeed)).form_refused, "");
+  try {
+    load(checkpoint, "reference", "shared");
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::plugin);
+    EXPECT_THAT(error.full_text(), HasSubstr("key_channels 8"));
+  }
 }
 
 // Where no layer's keys follow from its values, nothing can be shared, and asking for it is a mistake.
