@@ -57,8 +57,8 @@ void check_problem(const abi::AttentionProblem& problem, sdk::Reasons& reasons) 
   const bool shared = problem.key_channels != 0;
   reasons.require(!shared || serves_shared(problem.head_dim, problem.key_channels), "keys of ", problem.key_channels,
                   " channels of ", problem.head_dim, " are neither 32 of 128 nor 128 of 512");
-  reasons.require(!shared || problem.layout.element == DType::bf16,
-                  "in the shared form KV element ", sdk::to_string(problem.layout.element), " is not bf16");
+  reasons.require(!shared || problem.layout.element == DType::bf16, "in the shared form KV element ",
+                  sdk::to_string(problem.layout.element), " is not bf16");
   reasons.require(problem.window >= 0 && problem.window <= kMaxPosition, "window ", problem.window, " is outside 0..",
                   kMaxPosition);
   reasons.require(std::isfinite(problem.scale), "scale ", problem.scale, " is not finite");

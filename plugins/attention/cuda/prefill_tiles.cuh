@@ -16,7 +16,7 @@ struct WgmmaShape {
   static constexpr bool kShared = kDim > 256;                 // both warpgroups work on the same queries
   static constexpr int kColumns = kShared ? kDim / 2 : kDim;  // depth of Q K^T and columns of O of a warpgroup
   static constexpr int kRows = kShared ? 64 : 128;
-  static constexpr int kKeys = kOneTile ? 48 : 64;  // two stages of 64 keys in the shared form pass the memory by 29 KB
+  static constexpr int kKeys = kOneTile ? 48 : 64;  // two stages of 64 keys in the shared form pass the memory by 30 KB
   static constexpr int kStages = kShared && !kOneTile ? 1 : 2;
   static constexpr int kThreads = 3 * 128;
   static constexpr int kPanelBytes = kKeys * 128;  // of keys and values
