@@ -141,6 +141,7 @@ std::vector<AbDifference> differences(const AbVariant& a, const AbVariant& b) {
   compare("engine.prefill_chunk", left.engine.prefill_chunk, right.engine.prefill_chunk);
   compare("engine.threads", left.engine.threads, right.engine.threads);
   compare("engine.cpu_isa", left.engine.cpu_isa, right.engine.cpu_isa);
+  compare("engine.kv_form", left.engine.kv_form, right.engine.kv_form);
   std::set<std::string> seen;
   for (const AbSwitch& entry : switches(a, b)) {
     if (seen.insert(entry.place).second)

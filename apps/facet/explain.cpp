@@ -121,19 +121,24 @@ void print_linear(const Json& modules) {
 void print_groups(const Json& document) {
   fmt::print("attention\n");
   for (const Json& entry : document["attention"]) {
-    fmt::print("  {} layers {}: {}, rule {}, KV layout {}\n", text_of(entry["group"]),
+    const bool shared = text_of(entry["kv_form"]) == "shared";
+    fmt::print("  {} layers {}: {}, rule {}, KV layout {}{}\n", text_of(entry["group"]),
                layer_ranges(entry["layers"].get<std::vector<std::int64_t>>()), plugin_text(entry),
-               text_of(entry["rule"]), text_of(entry["layout"]));
+               text_of(entry["rule"]), text_of(entry["layout"]), shared ? ", shared form" : "");
     if (!entry["planned"].get<bool>())
       fmt::print("    not asked: it plans only on its device; the layout is the cache's first\n");
     print_refusals(entry, 4);
+    for (const Json& refusal : entry["kv_form_refused"])
+      fmt::print("    no shared form: {}: {}\n", text_of(refusal["plugin"]), text_of(refusal["reasons"]));
   }
   fmt::print("kv_cache\n");
   for (const Json& entry : document["kv_cache"]) {
     const std::int64_t window = entry["window"].get<std::int64_t>();
-    fmt::print("  {} layers {}: {}, rule {}, {} KV heads of {}, {}, pool {}\n", text_of(entry["group"]),
+    const std::int64_t values = entry["head_dim"].get<std::int64_t>(), keys = entry["key_width"].get<std::int64_t>();
+    fmt::print("  {} layers {}: {}, rule {}, {} KV heads of {}{}, {}, pool {}\n", text_of(entry["group"]),
                layer_ranges(entry["layers"].get<std::vector<std::int64_t>>()), plugin_text(entry),
-               text_of(entry["rule"]), entry["kv_heads"].get<std::int64_t>(), entry["head_dim"].get<std::int64_t>(),
+               text_of(entry["rule"]), entry["kv_heads"].get<std::int64_t>(), values,
+               keys < values ? fmt::format(" (keys of {})", keys) : std::string(),
                window > 0 ? fmt::format("window {}", window) : std::string("every key"),
                format_bytes(entry["pool_bytes"].get<std::uint64_t>()));
     print_refusals(entry, 4);

@@ -105,6 +105,8 @@ Json attention_json(gemma4::Pipeline& pipeline, std::size_t group, const Bystand
   entry["planned"] = module.planned();
   entry["layout"] = sdk::to_string(layout);
   entry["workspace_bytes"] = module.workspace_bytes();
+  entry["kv_form"] = kv_form_text(module.problem().key_channels);
+  entry["kv_form_refused"] = refusals_json(module.form_refused());
   entry["fused"] = sdk::attention_fusions_to_string(module.problem().fusions);
   entry["refused"] = refusals_json(module.refused());
   if (bystanders == nullptr) return entry;
@@ -122,6 +124,7 @@ Json cache_json(const Config& config, const KvGroup& group) {
   entry["window"] = group.spec.window;
   entry["kv_heads"] = group.spec.kv_heads;
   entry["head_dim"] = group.spec.head_dim;
+  entry["key_width"] = sdk::key_width(group.spec.head_dim, group.key_channels);
   entry["pool_bytes"] = group.plan.pool_bytes;
   entry["sequences_that_fit"] =
       group.plan.sequence_blocks > 0 ? group.plan.block_count / group.plan.sequence_blocks : 0;

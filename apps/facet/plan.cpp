@@ -30,6 +30,20 @@ void print_worth(const Json& document) {
                            : "the numbers without that are those of a GPU, and the total is a lower bound");
 }
 
+// Where a cache could have the shared form: whether it has, and why not.
+void print_forms(const Json& forms) {
+  for (const Json& entry : forms) {
+    const auto group = entry["group"].get<std::string>();
+    const auto elements = entry["row_elements"].get<std::int64_t>(),
+               full = entry["full_row_elements"].get<std::int64_t>();
+    if (elements < full)
+      fmt::print("{} layers: shared form of the cache, {} of {} elements a token and KV head\n", group, elements, full);
+    for (const Json& refusal : entry["refused"])
+      fmt::print("{} layers: no shared form of the cache: {}: {}\n", group, refusal["plugin"].get<std::string>(),
+                 refusal["reasons"].get<std::string>());
+  }
+}
+
 void print_plan(const gemma4::Pipeline& pipeline, const Json& document) {
   const MemoryPlan memory = pipeline.memory();
   const MemoryUse use = memory_use(pipeline);
@@ -47,6 +61,7 @@ void print_plan(const gemma4::Pipeline& pipeline, const Json& document) {
   const auto one = document["kv_per_sequence"].get<std::uint64_t>();
   fmt::print("{} sequences of {} tokens fit the KV pools at the same time; each takes {} bytes ({})\n",
              memory.sequences_that_fit, pipeline.config().engine.max_context, one, format_bytes(one));
+  print_forms(document["kv_forms"]);
   print_worth(document);
   if (document.contains("within_limit") && document["within_limit"].is_null())
     fmt::print("whether the limit holds is not known: the plan is below it, with something left out\n");

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "facet/base/text.h"
+#include "facet/sdk/kv_rows.h"
 #include "memory_limit.h"
 
 namespace facet::cli {
@@ -22,7 +23,28 @@ std::uint64_t sequence_bytes(const KvManager& kv) {
   return bytes;
 }
 
+// By group of layers: the form of its cache, elements of a key and its value, and who refused the shared form.
+Json forms_json(const gemma4::Pipeline& pipeline) {
+  Json list = Json::array();
+  for (const auto& module : pipeline.plan().attention()) {
+    const abi::AttentionProblem& problem = module->problem();
+    Json refused = Json::array();
+    for (const Refusal& refusal : module->form_refused())
+      refused.push_back({{"plugin", refusal.plugin}, {"reasons", refusal.reasons}});
+    list.push_back({{"group", module->group().name},
+                    {"form", kv_form_text(problem.key_channels)},
+                    {"row_elements", sdk::key_value_width(problem.head_dim, problem.key_channels)},
+                    {"full_row_elements", 2 * problem.head_dim},
+                    {"refused", refused}});
+  }
+  return list;
+}
+
 }  // namespace
+
+const char* kv_form_text(std::int64_t key_channels) {
+  return key_channels > 0 ? "shared" : "full";
+}
 
 Json absence_json(const gemma4::Pipeline& pipeline) {
   const std::string reason = pipeline.shared()->profile().absence();
@@ -62,6 +84,7 @@ Json plan_json(const gemma4::Pipeline& pipeline) {
   document.update(memory_json(memory));
   document["total"] = memory_use(pipeline).total();
   document["kv_per_sequence"] = sequence_bytes(pipeline.plan().kv());
+  document["kv_forms"] = forms_json(pipeline);
   document["max_sequences"] = engine.max_sequences;
   document["max_context"] = engine.max_context;
   document["max_step_tokens"] = engine.max_step_tokens;

@@ -9,6 +9,9 @@ namespace facet::cli {
 // ...}.
 Json plan_json(const gemma4::Pipeline& pipeline);
 
+// Of abi::AttentionProblem::key_channels: "shared" or "full".
+const char* kv_form_text(std::int64_t key_channels);
+
 // Null, or why the device of the configuration is not here: the plan is then what it would be on one.
 Json absence_json(const gemma4::Pipeline& pipeline);
 // Plugins that plan only on their device, which is not here: [{"kind", "plugin", "places", "leaves_out"}].

@@ -42,9 +42,11 @@ struct Layer {
   std::int64_t kv_heads;
   std::int64_t head_dim;
   std::int64_t window;
+  std::int64_t key_channels = 0;  // more than 0: the shared form of the cache
 };
 constexpr Layer kSliding{8, 256, 1024};
 constexpr Layer kGlobal{1, 512, 0};
+constexpr Layer kShared{1, 512, 0, 128};
 constexpr std::int64_t kQueryHeads = 16;
 
 // bf16 K and V of several layers, so that a decode step finds them in memory and not in the cache of the processor.
@@ -61,7 +63,9 @@ class Caches {
     view_.ring_rows = layer.window > 0 ? rows : 0;
     view_.kv_heads = layer.kv_heads;
     view_.head_dim = layer.head_dim;
-    const sdk::KvStrides strides = sdk::kv_strides(view_.layout, layer.kv_heads, layer.head_dim);
+    view_.key_channels = layer.key_channels;
+    const sdk::KvStrides strides =
+        sdk::kv_strides(view_.layout, layer.kv_heads, sdk::kv_row_width(layer.head_dim, layer.key_channels));
     view_.block_stride = strides.block;
     view_.row_stride = strides.row;
     view_.head_stride = strides.head;
@@ -71,7 +75,7 @@ class Caches {
     view_.table_stride = blocks;
     std::mt19937 random(7);
     std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-    for (std::int64_t i = 0; i < 2 * count; ++i) {
+    for (std::int64_t i = 0; i < (shared() ? 1 : 2) * count; ++i) {
       std::vector<std::uint16_t> pool(static_cast<std::size_t>(blocks * strides.block));
       for (std::size_t j = 0; j < pool.size(); ++j) {
         pool[j] = j < 65536 ? sdk::float_to_bf16(uniform(random)) : pool[j - 65536];
@@ -80,14 +84,16 @@ class Caches {
     }
   }
   const abi::KvView& next() {
-    view_.keys = pools_[turn_].data();
-    view_.values = pools_[turn_ + 1].data();
-    turn_ = (turn_ + 2) % pools_.size();
+    view_.values = pools_[turn_].data();
+    view_.keys = shared() ? pools_[turn_].data() + layer_.head_dim : pools_[turn_ + 1].data();
+    turn_ = (turn_ + (shared() ? 1 : 2)) % pools_.size();
     return view_;
   }
   const abi::KvLayout& layout() const { return view_.layout; }
 
  private:
+  bool shared() const { return layer_.key_channels > 0; }
+
   Layer layer_;
   abi::KvView view_{};
   std::vector<std::int32_t> table_;
@@ -147,6 +153,7 @@ double run_step(benchmark::State& state, const char* name, const Layer& layer, a
   problem.query_heads = kQueryHeads;
   problem.kv_heads = layer.kv_heads;
   problem.head_dim = layer.head_dim;
+  problem.key_channels = layer.key_channels;
   problem.window = layer.window;
   problem.scale = 0.05f;
   problem.max_step_tokens = tokens;
@@ -185,7 +192,7 @@ double run_step(benchmark::State& state, const char* name, const Layer& layer, a
 void decode(benchmark::State& state, const char* name, const Layer& layer, abi::KvOrder order) {
   const std::int64_t context = state.range(0);
   const std::int64_t seen = layer.window > 0 ? std::min(layer.window, context) : context;
-  const std::int64_t bytes = seen * layer.kv_heads * layer.head_dim * 2 * 2;
+  const std::int64_t bytes = seen * layer.kv_heads * sdk::key_value_width(layer.head_dim, layer.key_channels) * 2;
   const double pairs = run_step(state, name, layer, order, context - 1, 1, (std::int64_t{256} << 20) / bytes + 1);
   benchmark::DoNotOptimize(pairs);
   using benchmark::Counter;
@@ -217,9 +224,11 @@ void add_all() {
   add("decode/sliding", decode, "flash", kSliding, head_major, {1024, 8192});
   add("decode/sliding_token_major", decode, "flash", kSliding, token_major, {1024, 8192});
   add("decode/global", decode, "flash", kGlobal, head_major, {1024, 8192, 32768});
+  add("decode/global_shared", decode, "flash", kShared, head_major, {1024, 8192, 32768});
   add("prefill/sliding", prefill, "flash", kSliding, head_major, {512, 2048});
   add("prefill/sliding_token_major", prefill, "flash", kSliding, token_major, {2048});
   add("prefill/global", prefill, "flash", kGlobal, head_major, {512, 2048});
+  add("prefill/global_shared", prefill, "flash", kShared, head_major, {512, 2048});
   add("decode/sliding", decode, "reference", kSliding, head_major, {1024});
   add("decode/global", decode, "reference", kGlobal, head_major, {8192});
   add("prefill/sliding", prefill, "reference", kSliding, head_major, {512});

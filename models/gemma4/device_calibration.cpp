@@ -44,6 +44,7 @@ Config device_plugins() {
   rule.choice.fallback = {"dequant_cublas"};
   rule.choice.fallback_path = "linear.fallback";
   config.linear = {rule};
+  config.engine.kv_form = "full";  // rows live for one batch only: exact keys cost nothing
   config.attention_sliding = config.attention_global = choice("attention", "flash_cuda");
   config.kv_sliding = config.kv_global = choice("kv_cache", "static");
   return config;

@@ -15,6 +15,11 @@ struct LayerConfig {
   bool values_from_keys = false;  // no v_proj: V is the raw K projection
   std::int64_t rotary_live = 0;   // pairs that turn; the others pass
   double rotary_base = 0;
+
+  // Channels of a key that turn where the others follow from the value; 0 where keys are their own (KvGroupSpec).
+  std::int64_t turned_channels() const {
+    return values_from_keys && rotary_live > 0 && 2 * rotary_live < head_dim ? 2 * rotary_live : 0;
+  }
 };
 
 struct ModelConfig {

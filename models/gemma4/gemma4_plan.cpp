@@ -89,7 +89,8 @@ void ModelPlan::plan_attention(const Config& config, PluginRegistry& registry) {
   for (std::size_t i = 0; i < facts_.model.layers.size(); ++i) {
     const LayerConfig& layer = facts_.model.layers[i];
     const auto same = std::find_if(specs.begin(), specs.end(), [&](const KvGroupSpec& spec) {
-      return spec.window == layer.window && spec.head_dim == layer.head_dim && spec.kv_heads == layer.kv_heads;
+      return spec.window == layer.window && spec.head_dim == layer.head_dim && spec.kv_heads == layer.kv_heads &&
+             spec.turned_channels == layer.turned_channels();
     });
     if (same != specs.end()) {
       same->layers.push_back(static_cast<std::int32_t>(i));
@@ -98,8 +99,17 @@ void ModelPlan::plan_attention(const Config& config, PluginRegistry& registry) {
                        {static_cast<std::int32_t>(i)},
                        layer.kv_heads,
                        layer.head_dim,
-                       layer.window});
+                       layer.window,
+                       layer.turned_channels()});
     }
+  }
+  const bool any_shared =
+      std::any_of(specs.begin(), specs.end(), [](const KvGroupSpec& spec) { return spec.turned_channels > 0; });
+  if (config.engine.kv_form == "shared" && !any_shared) {
+    throw_error(ErrorKind::config,
+                "{}: engine.kv_form: 'shared', and no layer of this model makes its values from its keys and turns a "
+                "part of them; leave the key out",
+                config.file.string());
   }
   const std::int64_t chunk =
       config.engine.prefill_chunk > 0 ? config.engine.prefill_chunk : config.engine.max_step_tokens;

@@ -51,20 +51,21 @@ class Costs {
     const auto dim = static_cast<double>(layer.head_dim), kv_heads = static_cast<double>(layer.kv_heads);
     const std::int64_t length = work_.context + work_.new_tokens;
     const std::int64_t seen = layer.window > 0 ? std::min(length, layer.window - 1 + work_.new_tokens) : length;
-    const abi::KvLayout layout = layout_of(static_cast<std::int32_t>(index));
-    const double row = 2 * kv_heads *
-                       (dim * static_cast<double>(sdk::element_bytes(layout.element)) +
-                        (layout.scales == abi::KvScales::none ? 0.0 : sizeof(float)));
+    const KvGroup& group = group_of(static_cast<std::int32_t>(index));
+    const abi::KvLayout& layout = group.plan.layout;
+    const auto width = static_cast<double>(sdk::key_value_width(layer.head_dim, group.key_channels));
+    const double row = kv_heads * (width * static_cast<double>(sdk::element_bytes(layout.element)) +
+                                   (layout.scales == abi::KvScales::none ? 0.0 : 2 * sizeof(float)));
     at(part).bytes += sequences * static_cast<double>(seen) * row + 2 * tokens * heads * dim * activation_bytes();
     at(part).operations += 4 * sequences * visible_pairs(layer.window) * heads * dim;
   }
 
-  abi::KvLayout layout_of(std::int32_t layer) const {
+  const KvGroup& group_of(std::int32_t layer) const {
     const auto& groups = plan_.kv().groups();
     const auto found = std::find_if(groups.begin(), groups.end(), [&](const KvGroup& group) {
       return std::find(group.spec.layers.begin(), group.spec.layers.end(), layer) != group.spec.layers.end();
     });
-    return found->plan.layout;
+    return *found;
   }
 
   // Pairs of a new token and a row that it sees, of one sequence.

@@ -74,6 +74,26 @@ TEST_P(Plugins, EveryHeadDim) {
   }
 }
 
+// Keys that have only some channels, and the value for the others: every layout, any number of channels.
+TEST_P(Plugins, SharedForm) {
+  const TestHost host(2, features());
+  const AttentionPlugin plugin(stem(), host);
+  for (const auto& [dim, channels] : {std::pair{128, 32}, {512, 128}, {64, 16}, {96, 80}, {48, 16}, {32, 16}}) {
+    for (const KvAddressing addressing : kAddressings) {
+      for (const KvOrder order : kOrders) {
+        for (const DType element : kElements) {
+          const Shape shape{dim > 128 ? 16 : 6, dim > 128 ? 1 : 2,  dim,
+                            dim == 96 ? 9 : 0,  fitting_scale(dim), channels};
+          const Storage storage{addressing, order, element, 16, 2};
+          const std::vector<Piece> pieces{{1, 70, 1}, {2, 0, 21}, {3, 0, 0}, {4, 9, 5}};
+          const World world(shape, storage, pieces, random_content());
+          expect_near_reference(world, plugin, describe(shape, storage, pieces));
+        }
+      }
+    }
+  }
+}
+
 // Contexts 1..40 with every window and group, as one prefill and as a decode step.
 TEST_P(Plugins, LengthSweep) {
   const TestHost host(2, features());
@@ -116,7 +136,8 @@ TEST_P(Plugins, RandomBatches) {
                                  {{"query_chunk", pick(1, 96)}, {"key_block", std::int64_t{16} << pick(0, 4)}});
     const std::int64_t kv_heads = pick(1, 3);
     const std::int64_t dim = 8 * pick(1, 20);
-    const Shape shape{kv_heads * pick(1, 5), kv_heads, dim, pick(0, 2) * pick(1, 60), fitting_scale(dim)};
+    Shape shape{kv_heads * pick(1, 5), kv_heads, dim, pick(0, 2) * pick(1, 60), fitting_scale(dim)};
+    if (dim % 16 == 0 && dim > 16 && pick(0, 1) == 1) shape.key_channels = 16 * pick(1, dim / 16 - 1);
     const Storage storage{kAddressings[pick(0, 2)], kOrders[pick(0, 1)], kElements[pick(0, 2)],
                           static_cast<std::uint32_t>(pick(1, 33)), pick(0, 9)};
     std::vector<Piece> pieces;

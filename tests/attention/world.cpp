@@ -28,8 +28,9 @@ constexpr std::uint32_t kCanary = 0x7fc0dead;
 constexpr std::int64_t kGuardBytes = 256;
 
 // What the element type keeps of x: the number itself and, for i8, a code and the scale of its row.
-float row_scale(std::uint64_t seed, std::int64_t position, std::int64_t head) {
-  const double wobble = uniform(seed, static_cast<std::uint64_t>(position), static_cast<std::uint64_t>(head), 77);
+float row_scale(bool keys, std::uint64_t seed, std::int64_t position, std::int64_t head) {
+  const double wobble =
+      uniform(seed, static_cast<std::uint64_t>(position), static_cast<std::uint64_t>(head), keys ? 77 : 78);
   return static_cast<float>((1.0 + 0.25 * wobble) / 100.0);
 }
 std::int8_t code_of(double x, float scale) {
@@ -50,7 +51,8 @@ Content random_content() {
 
 std::string describe(const Shape& shape, const Storage& storage, const std::vector<Piece>& pieces) {
   std::string text = "heads " + std::to_string(shape.query_heads) + "/" + std::to_string(shape.kv_heads) + " dim " +
-                     std::to_string(shape.head_dim) + " window " + std::to_string(shape.window) + " addressing " +
+                     std::to_string(shape.head_dim) + " key channels " + std::to_string(shape.key_channels) +
+                     " window " + std::to_string(shape.window) + " addressing " +
                      std::to_string(static_cast<int>(storage.addressing)) + " order " +
                      std::to_string(static_cast<int>(storage.order)) + " element " +
                      std::to_string(static_cast<int>(storage.element)) + " pieces";
@@ -71,6 +73,7 @@ abi::AttentionProblem make_problem(const Shape& shape, const Storage& storage, s
   problem.query_heads = shape.query_heads;
   problem.kv_heads = shape.kv_heads;
   problem.head_dim = shape.head_dim;
+  problem.key_channels = shape.key_channels;
   problem.window = shape.window;
   problem.scale = shape.scale;
   problem.max_sequences = static_cast<std::int64_t>(pieces.size());
@@ -150,6 +153,7 @@ void World::place() {
   view_.layout = problem_.layout;
   view_.kv_heads = shape_.kv_heads;
   view_.head_dim = shape_.head_dim;
+  view_.key_channels = shape_.key_channels;
   view_.table_stride = paged ? (longest + rows - 1) / rows + 1 : 1;
   table_.assign(static_cast<std::size_t>(sequences * view_.table_stride), -1);
   // Ids descend and skip, so that neighbouring blocks of a sequence are never neighbours in memory.
@@ -164,7 +168,8 @@ void World::place() {
       blocks += 2;
     }
   }
-  const sdk::KvStrides strides = sdk::kv_strides(view_.layout, shape_.kv_heads, shape_.head_dim);
+  const sdk::KvStrides strides =
+      sdk::kv_strides(view_.layout, shape_.kv_heads, sdk::kv_row_width(shape_.head_dim, shape_.key_channels));
   view_.block_stride = strides.block;
   view_.row_stride = strides.row;
   view_.head_stride = strides.head;
@@ -176,6 +181,7 @@ void World::place() {
   values_ = keys_;
   view_.keys = keys_.data();
   view_.values = values_.data();
+  if (shape_.key_channels > 0) view_.keys = values_.data() + shape_.head_dim * sdk::element_bytes(storage_.element);
   view_.block_table = table_.data();
   if (view_.layout.scales == abi::KvScales::none) return;
   key_scales_.resize(static_cast<std::size_t>(blocks * strides.scale_block));
@@ -189,16 +195,18 @@ void World::write_row(std::int64_t sequence, std::int64_t position) {
   const sdk::KvRun run = sdk::kv_run(view_, sequence, position, position + 1);
   const std::uint64_t seed = pieces_[static_cast<std::size_t>(sequence)].seed;
   for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {
-    const float scale = row_scale(seed, position, head);
     if (view_.key_scales != nullptr) {
       const std::int64_t at = run.scale_offset + head * view_.scale_head_stride;
-      view_.key_scales[at] = scale;
-      view_.value_scales[at] = scale;
+      view_.key_scales[at] = row_scale(true, seed, position, head);
+      view_.value_scales[at] = row_scale(false, seed, position, head);
     }
-    for (std::int64_t d = 0; d < shape_.head_dim; ++d) {
-      const std::int64_t at = run.offset + head * view_.head_stride + d;
-      for (const bool keys : {true, false}) {
-        const double x = keys ? content_.key(seed, position, head, d) : content_.value(seed, position, head, d);
+    for (const bool keys : {true, false}) {
+      const float scale = row_scale(keys, seed, position, head);
+      const std::int64_t width = keys ? sdk::key_width(shape_.head_dim, shape_.key_channels) : shape_.head_dim;
+      for (std::int64_t d = 0; d < width; ++d) {
+        const std::int64_t at = run.offset + head * view_.head_stride + d;
+        const double x =
+            keys ? content_.key(seed, position, head, channel_of(d)) : content_.value(seed, position, head, d);
         void* pool = keys ? view_.keys : view_.values;
         if (storage_.element == abi::DType::f32) static_cast<float*>(pool)[at] = static_cast<float>(x);
         if (storage_.element == abi::DType::bf16) {
@@ -210,6 +218,15 @@ void World::write_row(std::int64_t sequence, std::int64_t position) {
   }
 }
 
+std::int64_t World::channel_of(std::int64_t d) const {
+  if (shape_.key_channels == 0 || d < shape_.key_channels / 2) return d;
+  return shape_.head_dim / 2 + d - shape_.key_channels / 2;
+}
+
+bool World::value_stands_for(std::int64_t channel) const {
+  return shape_.key_channels > 0 && channel % (shape_.head_dim / 2) >= shape_.key_channels / 2;
+}
+
 double World::stored(bool keys, std::int64_t sequence, std::int64_t position, std::int64_t head, std::int64_t d) const {
   const std::uint64_t seed = pieces_[static_cast<std::size_t>(sequence)].seed;
   const double x = keys ? content_.key(seed, position, head, d) : content_.value(seed, position, head, d);
@@ -217,7 +234,7 @@ double World::stored(bool keys, std::int64_t sequence, std::int64_t position, st
   if (storage_.element == abi::DType::bf16) {
     return static_cast<double>(sdk::bf16_to_float(sdk::float_to_bf16(static_cast<float>(x))));
   }
-  const float scale = row_scale(seed, position, head);
+  const float scale = row_scale(keys, seed, position, head);
   return static_cast<double>(code_of(x, scale)) * static_cast<double>(scale);
 }
 
@@ -237,7 +254,7 @@ void World::reference_row(std::int64_t sequence, std::int64_t token, std::int64_
     double score = 0.0;
     double absolute = 0.0;
     for (std::int64_t d = 0; d < dim; ++d) {
-      const double product = static_cast<double>(query[d]) * stored(true, sequence, p, kv_head, d);
+      const double product = static_cast<double>(query[d]) * stored(!value_stands_for(d), sequence, p, kv_head, d);
       score += product;
       absolute += std::abs(product);
     }

@@ -18,6 +18,7 @@ struct Shape {
   std::int64_t head_dim = 64;
   std::int64_t window = 0;
   float scale = 0.25f;
+  std::int64_t key_channels = 0;  // more than 0: the shared form
 };
 
 struct Storage {
@@ -69,6 +70,9 @@ class World {
  private:
   void place();
   void write_row(std::int64_t sequence, std::int64_t position);
+  // Channel of element d of a key; whether the value stands for the key's channel.
+  std::int64_t channel_of(std::int64_t d) const;
+  bool value_stands_for(std::int64_t channel) const;
   double stored(bool keys, std::int64_t sequence, std::int64_t position, std::int64_t head, std::int64_t d) const;
   void reference_row(std::int64_t sequence, std::int64_t token, std::int64_t head, double* result,
                      double* tolerance) const;

@@ -26,10 +26,10 @@ TEST_F(PlanTest, KvBytesFollowFromTheShapes) {
   ASSERT_EQ(run.exit_code, 0) << run.text();
   const Json document = run.json();
   // static keeps max_context rows of both kinds: keys and values of 2 bytes, for each of 2 sequences.
-  // 2 sliding layers of 2 KV heads x 64, 1 global layer of 1 KV head x 128.
+  // 2 sliding layers of 2 KV heads x 64, 1 global layer of 1 KV head x 128, whose keys keep a quarter of that.
   const std::int64_t rows = 256, sequences = 2, bytes = 2, keys_and_values = 2;
   EXPECT_EQ(document["kv_sliding"], 2 * 2 * 64 * rows * sequences * bytes * keys_and_values);
-  EXPECT_EQ(document["kv_global"], 1 * 128 * rows * sequences * bytes * keys_and_values);
+  EXPECT_EQ(document["kv_global"], 1 * (128 + 32) * rows * sequences * bytes);
   EXPECT_EQ(document["sequences_that_fit"], sequences);
   EXPECT_EQ(document["kv_per_sequence"].get<std::int64_t>() * sequences,
             document["kv_sliding"].get<std::int64_t>() + document["kv_global"].get<std::int64_t>());
@@ -38,6 +38,31 @@ TEST_F(PlanTest, KvBytesFollowFromTheShapes) {
     sum += document[part].get<std::int64_t>();
   EXPECT_EQ(document["allocated"], sum);
   EXPECT_EQ(document["total"], sum + document["weights_mapped"].get<std::int64_t>());
+}
+
+// The form of the global layers' cache is in the numbers, in the document and in the text, with the reason against it.
+TEST_F(PlanTest, SaysWhichFormACacheHas) {
+  ConfigText text;
+  const Json shared = plan(text).json();
+  text.engine += "\nkv_form = \"full\"";
+  const Json full = plan(text).json();
+  EXPECT_EQ(shared["kv_global"].get<std::int64_t>() * 8, full["kv_global"].get<std::int64_t>() * 5);
+  EXPECT_EQ(shared["kv_sliding"], full["kv_sliding"]);
+  const auto global = [](const Json& document) {
+    for (const Json& entry : document["kv_forms"])
+      if (entry["group"] == "global") return entry;
+    return Json();
+  };
+  EXPECT_EQ(global(shared)["form"], "shared");
+  EXPECT_EQ(global(shared)["row_elements"], 160);
+  EXPECT_EQ(global(shared)["full_row_elements"], 256);
+  EXPECT_TRUE(global(shared)["refused"].empty());
+  EXPECT_EQ(global(full)["form"], "full");
+  EXPECT_EQ(global(full)["refused"][0]["plugin"], "engine.kv_form");
+  const std::string file = write("full.toml", text.toml());
+  EXPECT_THAT(run_facet({"plan", file}).out, HasSubstr("global layers: no shared form of the cache: engine.kv_form"));
+  EXPECT_THAT(run_facet({"explain", file}).out, HasSubstr("no shared form: engine.kv_form: it is 'full'"));
+  EXPECT_THAT(run_facet({"explain", write("auto.toml", ConfigText().toml())}).out, HasSubstr(", shared form"));
 }
 
 TEST_F(PlanTest, TheLimitIsExactAndTheAdviceHolds) {

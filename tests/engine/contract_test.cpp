@@ -222,6 +222,7 @@ TEST(KvView, WhatLeadsOutOfThePoolFailsTheBatch) {
       {"blocks at keys", [](auto& view) { view.block_stride *= 3; }},
       {"kv_heads = 2; allowed is 1", [](auto& view) { view.kv_heads = 2; }},
       {"head_dim = 4; allowed is 2", [](auto& view) { view.head_dim = 4; }},
+      {"key_channels = 2; allowed is 0", [](auto& view) { view.key_channels = 2; }},
       {"ring_rows = 8", [](auto& view) { view.ring_rows = 8; }},
   };
   for (const ViewCase& wrong : cases) {

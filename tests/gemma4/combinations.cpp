@@ -21,8 +21,9 @@ std::set<Pair> pairs_of(const Combination& combination) {
 
 std::string to_string(const Combination& c) {
   const auto at = [&](std::size_t axis) { return static_cast<std::size_t>(c[axis]); };
-  return fmt::format("sliding {}, global {}, attention {}, scheduler {}, chunk {}, {}", kSlidingPolicies[at(0)],
-                     kGlobalPolicies[at(1)], kAttentions[at(2)], kSchedulers[at(3)], kChunks[at(4)], kPaths[at(5)]);
+  return fmt::format("sliding {}, global {}, attention {}, scheduler {}, chunk {}, {}, {} form",
+                     kSlidingPolicies[at(0)], kGlobalPolicies[at(1)], kAttentions[at(2)], kSchedulers[at(3)],
+                     kChunks[at(4)], kPaths[at(5)], kForms[at(6)]);
 }
 
 std::vector<Combination> full_product() {

@@ -1,5 +1,5 @@
-// Cache policies, attention plugins, schedulers, chunks and paths change what a run costs, never what it says.
-// FACET_FULL_PRODUCT=1 tries all 336 combinations instead of a set that covers every pair.
+// Cache policies and forms, attention plugins, schedulers, chunks and paths change what a run costs, never what it
+// says. FACET_FULL_PRODUCT=1 tries all 672 combinations instead of a set that covers every pair.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,6 +40,7 @@ PipelineConfig to_config(const Combination& c) {
   config.attention = kAttentions[at(2)];
   config.scheduler = kSchedulers[at(3)];
   config.prefill_chunk = kChunks[at(4)];
+  config.kv_form = kForms[at(6)];
   config.max_sequences = 4;
   config.max_context = 640;
   config.max_step_tokens = kStepTokens;
@@ -48,10 +49,11 @@ PipelineConfig to_config(const Combination& c) {
 
 class Combinations : public testing::Test {
  protected:
-  // Every sequence alone, whole, through static caches and the reference attention.
+  // Every sequence alone, whole, through static caches in the full form and the reference attention.
   static void SetUpTestSuite() {
     PipelineConfig config = to_config({});
     config.prefill_chunk = 0;
+    config.kv_form = "full";
     const auto pipeline = load_pipeline(config);
     shared_ = pipeline->shared();
     for (const Ids& ids : sequences())
@@ -125,21 +127,25 @@ TEST_F(Combinations, NanAndZeroPoolsGiveTheSameBits) {
   for (const char* storage : {"f32", "bf16", "i8"}) {
     for (const auto& [sliding, global] : {std::pair{"ring", "paged"}, {"paged", "static"}, {"static", "paged"}}) {
       for (const char* attention : kAttentions) {
-        PipelineConfig config = to_config({});
-        config.sliding = sliding;
-        config.global = global;
-        config.attention = attention;
-        config.storage = storage;
-        config.prefill_chunk = 50;
-        const Ids ids = sequences().back();
-        const auto nll = [&](int pool_byte) {
-          const auto pipeline = load_pipeline(config, shared_, pool_byte);
-          return run_together(*pipeline, {score_request(ids, ScorePath::prefill),
-                                          score_request({ids.begin(), ids.begin() + 33}, ScorePath::decode)});
-        };
-        const std::vector<RequestResult> dirty = nll(kNanByte), clean = nll(0);
-        for (std::size_t i = 0; i < 2; ++i)
-          EXPECT_EQ(dirty[i].nll, clean[i].nll) << storage << ", " << sliding << ", " << global << ", " << attention;
+        for (const char* form : kForms) {
+          PipelineConfig config = to_config({});
+          config.sliding = sliding;
+          config.global = global;
+          config.attention = attention;
+          config.storage = storage;
+          config.kv_form = form;
+          config.prefill_chunk = 50;
+          const Ids ids = sequences().back();
+          const auto nll = [&](int pool_byte) {
+            const auto pipeline = load_pipeline(config, shared_, pool_byte);
+            return run_together(*pipeline, {score_request(ids, ScorePath::prefill),
+                                            score_request({ids.begin(), ids.begin() + 33}, ScorePath::decode)});
+          };
+          const std::vector<RequestResult> dirty = nll(kNanByte), clean = nll(0);
+          for (std::size_t i = 0; i < 2; ++i)
+            EXPECT_EQ(dirty[i].nll, clean[i].nll)
+                << storage << ", " << sliding << ", " << global << ", " << attention << ", " << form;
+        }
       }
     }
   }

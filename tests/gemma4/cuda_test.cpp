@@ -63,14 +63,29 @@ class Cuda : public testing::Test {
 
 TEST_F(Cuda, Bf16LikelihoodByPrefillAndByDecode) {
   const NllReference right = nll_reference("draft.fp32");
-  const auto pipeline = load_pipeline(on_gpu(embedded_checkpoint()));
-  for (const ScorePath path : {ScorePath::prefill, ScorePath::decode}) {
-    const NllReference nll = score(*pipeline, path);
-    fmt::print("docs-5m bf16, {}: mean NLL {:.6f}, reference {:.6f}\n",
-               path == ScorePath::prefill ? "prefill" : "decode", nll.mean, right.mean);
-    EXPECT_NEAR(nll.mean, right.mean, kNllTolerance);
-    for (const auto& [length, mean] : right.buckets) EXPECT_NEAR(nll.buckets.at(length), mean, 2 * kNllTolerance);
+  for (const char* form : {"shared", "full"}) {  // of the cache of global layers
+    PipelineConfig config = on_gpu(embedded_checkpoint());
+    config.kv_form = form;
+    const auto pipeline = load_pipeline(config);
+    for (const ScorePath path : {ScorePath::prefill, ScorePath::decode}) {
+      const NllReference nll = score(*pipeline, path);
+      fmt::print("docs-5m bf16, {} form, {}: mean NLL {:.6f}, reference {:.6f}\n", form,
+                 path == ScorePath::prefill ? "prefill" : "decode", nll.mean, right.mean);
+      EXPECT_NEAR(nll.mean, right.mean, kNllTolerance);
+      for (const auto& [length, mean] : right.buckets) EXPECT_NEAR(nll.buckets.at(length), mean, 2 * kNllTolerance);
+    }
   }
+}
+
+// The shared form is what a configuration gets that does not ask; int8 rows do without.
+TEST_F(Cuda, SharedFormIsChosenWhereItIsRead) {
+  const auto form_of = [](const PipelineConfig& config) {
+    return load_pipeline(config)->plan().attention().back()->problem().key_channels;
+  };
+  PipelineConfig config = on_gpu(embedded_checkpoint());
+  EXPECT_EQ(form_of(config), 32);
+  config.storage = "i8";
+  EXPECT_EQ(form_of(config), 0);
 }
 
 TEST_F(Cuda, GreedyIdsAreThoseOfTheReference) {

@@ -26,6 +26,7 @@ struct Loaded {
   std::string log;
   bool own_head = false;
   MemoryPlan memory;
+  std::string form_refused;  // who did not take the shared form of the cache, and why
 };
 
 class Tiny : public testing::Test {
@@ -37,9 +38,11 @@ class Tiny : public testing::Test {
   void TearDown() override { set_log_level(level_); }
 
   // Logits of 20 ids, more than two windows, and what was logged while loading.
-  Loaded load(const std::filesystem::path& folder, const std::string& linear = "reference") {
+  Loaded load(const std::filesystem::path& folder, const std::string& linear = "reference",
+              const std::string& kv_form = "auto") {
     PipelineConfig config;
     config.model = folder;
+    config.kv_form = kv_form;
     config.linear = linear;
     config.attention = "reference";
     config.max_context = 32;
@@ -61,13 +64,17 @@ class Tiny : public testing::Test {
     loaded.logits = run_directly(*pipeline, ids, 6).logits;
     loaded.own_head = pipeline->plan().facts().own_head;
     loaded.memory = pipeline->memory();
+    for (const auto& module : pipeline->plan().attention())
+      for (const Refusal& refusal : module->form_refused())
+        loaded.form_refused += refusal.plugin + ": " + refusal.reasons;
     for (const float x : loaded.logits) EXPECT_TRUE(std::isfinite(x));
     return loaded;
   }
-  Loaded load(const TinyCheckpoint& checkpoint, const std::string& linear = "reference") {
+  Loaded load(const TinyCheckpoint& checkpoint, const std::string& linear = "reference",
+              const std::string& kv_form = "auto") {
     const std::filesystem::path folder = folder_ / std::to_string(count_++);
     checkpoint.write(folder);
-    return load(folder, linear);
+    return load(folder, linear, kv_form);
   }
   std::string refusal(const std::filesystem::path& folder) {
     try {
@@ -193,7 +200,7 @@ TEST_F(TinyInt4, F16HeadThatBf16CannotHoldIsRounded) {
 
 TEST_F(Tiny, GlobalLayerWithoutValuesTakesItsKeys) {
   TinyCheckpoint checkpoint(kSeed);
-  const Loaded shared = load(checkpoint);
+  const Loaded shared = load(checkpoint, "reference", "full");
   // The same with the sharing written out.
   checkpoint.config["attention_k_eq_v"] = false;
   checkpoint.tensors["model.layers.1.self_attn.v_proj.weight"] =
@@ -250,6 +257,56 @@ TEST_F(Tiny, LogitsAreCappedOnce) {
     model.kv().close(sequence);
   }
   EXPECT_EQ(seen[0], seen[1]);
+}
+
+// The shared form of the cache is chosen by itself, holds fewer bytes and says the same up to rounding of fp32.
+TEST_F(Tiny, SharedFormOfTheCacheSaysTheSame) {
+  TinyCheckpoint checkpoint(kSeed);
+  const Loaded full = load(checkpoint, "reference", "full"), shared = load(checkpoint, "reference", "shared");
+  const Loaded chosen = load(checkpoint);
+  EXPECT_EQ(chosen.logits, shared.logits);
+  EXPECT_EQ(chosen.memory.kv_global, shared.memory.kv_global);
+  EXPECT_LT(shared.memory.kv_global, full.memory.kv_global);
+  EXPECT_EQ(shared.memory.kv_sliding, full.memory.kv_sliding);
+  ASSERT_EQ(shared.logits.size(), full.logits.size());
+  float largest = 0;
+  for (const float x : full.logits) largest = std::max(largest, std::abs(x));
+  for (std::size_t i = 0; i < full.logits.size(); ++i)
+    ASSERT_NEAR(shared.logits[i], full.logits[i], 1e-5f * largest) << "logit " << i;
+}
+
+// Four pairs of a head turn, fewer than the kernels read at once: whole keys, and why; asked for, it is an error.
+TEST_F(Tiny, SharedFormThatNoKernelReadsIsNotChosen) {
+  TinyCheckpoint checkpoint(kSeed);
+  checkpoint.config["rope_parameters"]["full_attention"]["partial_rotary_factor"] = 0.125;
+  const Loaded full = load(checkpoint, "reference", "full"), chosen = load(checkpoint);
+  EXPECT_EQ(chosen.logits, full.logits);
+  EXPECT_EQ(chosen.memory.kv_global, full.memory.kv_global);
+  EXPECT_THAT(full.form_refused, HasSubstr("engine.kv_form"));
+  EXPECT_THAT(chosen.form_refused, AllOf(HasSubstr("reference"), HasSubstr("key_channels 8")));
+  EXPECT_EQ(load(TinyCheckpoint(kSeed)).form_refused, "");
+  try {
+    load(checkpoint, "reference", "shared");
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::plugin);
+    EXPECT_THAT(error.full_text(), HasSubstr("key_channels 8"));
+  }
+}
+
+// Where no layer's keys follow from its values, nothing can be shared, and asking for it is a mistake.
+TEST_F(Tiny, SharedFormOfNoLayerIsRefused) {
+  TinyCheckpoint checkpoint(kSeed);
+  checkpoint.config["attention_k_eq_v"] = false;
+  checkpoint.tensors["model.layers.1.self_attn.v_proj.weight"] =
+      checkpoint.tensors.at("model.layers.1.self_attn.k_proj.weight");
+  try {
+    load(checkpoint, "reference", "shared");
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::config);
+    EXPECT_THAT(error.full_text(), HasSubstr("engine.kv_form"));
+  }
 }
 
 TEST_F(Tiny, WindowLayerWithoutValuesIsRefusedByName) {

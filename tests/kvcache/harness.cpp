@@ -258,7 +258,8 @@ void Cache::write(std::int64_t index, std::int64_t begin, std::int64_t end, cons
       for (std::int64_t head = 0; head < view.kv_heads; ++head) {
         for (std::int64_t d = 0; d < view.head_dim; ++d) {
           const std::int64_t offset = run.offset + head * view.head_stride + d;
-          store(view, view.keys, offset, element_value(content, layer, false, head, d));
+          if (d < sdk::key_width(view.head_dim, view.key_channels))
+            store(view, view.keys, offset, element_value(content, layer, false, head, d));
           store(view, view.values, offset, element_value(content, layer, true, head, d));
         }
         if (view.key_scales == nullptr) continue;
@@ -287,8 +288,10 @@ std::vector<std::int64_t> Cache::wrong_rows(std::int64_t index, std::int64_t beg
         for (std::int64_t d = 0; d < view.head_dim; ++d) {
           const std::int64_t offset = run.offset + head * view.head_stride + d;
           // Comparisons are false for NaN, so a row that was never written is wrong.
+          const bool in_key = d < sdk::key_width(view.head_dim, view.key_channels);
           right = right &&
-                  fetch(view, view.keys, offset) == static_cast<float>(element_value(content, layer, false, head, d)) &&
+                  (!in_key || fetch(view, view.keys, offset) ==
+                                  static_cast<float>(element_value(content, layer, false, head, d))) &&
                   fetch(view, view.values, offset) == static_cast<float>(element_value(content, layer, true, head, d));
         }
         if (view.key_scales == nullptr) continue;

@@ -62,6 +62,47 @@ TEST(Sizes, GemmaMemoryIsWhatTheModelPageSays) {
   EXPECT_EQ(bytes("ring", sliding), 327680u * 1024);
   EXPECT_EQ(bytes("static", global), 16384u * 8192);
   EXPECT_EQ(bytes("paged", global), 16384u * 8192);
+  global.key_channels = 128;
+  EXPECT_EQ(bytes("static", global), 10240u * 8192);
+  EXPECT_EQ(bytes("paged", global), 10240u * 8192);
+}
+
+// The key lies behind the value of its row; each has a scale of its own.
+TEST(Sizes, SharedFormIsOneRow) {
+  for (const char* name : {"static", "ring", "paged"}) {
+    for (const std::string storage : {"bf16", "f32", "i8"}) {
+      SCOPED_TRACE(name + (" " + storage));
+      abi::KvProblem problem = make_problem(8, 3, 50, 5);
+      problem.head_dim = 16;
+      problem.key_channels = 4;
+      const std::uint64_t element = storage == "f32" ? 4 : storage == "bf16" ? 2 : 1;
+      Cache cache(load_policy(name, storage, {}), problem);
+      ASSERT_EQ(cache.open(1), Status::ok);
+      ASSERT_EQ(cache.reserve(1, 1), Status::ok);
+      const abi::KvView view = cache.step({1}, 1);
+      EXPECT_EQ(view.key_channels, 4);
+      EXPECT_EQ(view.row_stride, 20);
+      EXPECT_EQ(static_cast<const char*>(view.keys) - static_cast<const char*>(view.values),
+                static_cast<std::ptrdiff_t>(16 * element));
+      const std::uint64_t rows = view.layout.block_rows, blocks = static_cast<std::uint64_t>(cache.plan().block_count);
+      const std::uint64_t scales = storage == "i8" ? 2 * padded(rows * 2 * 4) : 0;
+      EXPECT_EQ(cache.plan().pool_bytes, 2 * blocks * (padded(rows * 2 * 20 * element) + scales));
+      ASSERT_EQ(cache.commit(1, some_tokens(1)), Status::ok);
+      EXPECT_EQ(cache.usage().bytes_used, 2 * 2 * (20 * element + (storage == "i8" ? 8 : 0)));
+    }
+  }
+}
+
+TEST(Sizes, KeysOfOddOrTooManyChannelsAreRefused) {
+  const Cache::Instance instance = load_policy("static", "bf16", {});
+  for (const std::int64_t channels : {-2, 3, 16, 18}) {
+    abi::KvProblem problem = make_problem(0, 1, 64, 4);
+    problem.head_dim = 16;
+    problem.key_channels = channels;
+    Text text;
+    EXPECT_EQ(instance->supports(problem, text.sink()), 0u) << channels;
+    EXPECT_THAT(text.lines, HasSubstr("key_channels is " + std::to_string(channels)));
+  }
 }
 
 TEST(Sizes, BadProblemsAndLayoutsAreRefusedWithAllReasons) {

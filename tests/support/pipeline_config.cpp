@@ -8,8 +8,8 @@ std::string PipelineConfig::to_toml() const {
   std::string text = fmt::format("[model]\npath = \"{}\"\nhead = \"{}\"\n\n", model.string(), head);
   text += fmt::format(
       "[engine]\ndevice = \"{}\"\nmax_sequences = {}\nmax_context = {}\nmax_step_tokens = {}\nprefill_chunk = {}\n"
-      "threads = {}\n\n",
-      device, max_sequences, max_context, max_step_tokens, prefill_chunk, threads);
+      "threads = {}\nkv_form = \"{}\"\n\n",
+      device, max_sequences, max_context, max_step_tokens, prefill_chunk, threads, kv_form);
   // INT4 kernels refuse the bf16 head of most checkpoints.
   const std::string fallback = linear == dense ? "" : fmt::format("fallback = [\"{}\"]\n", dense);
   text += fmt::format("[linear]\nplugin = \"{}\"\n{}\n", linear, fallback);

@@ -25,6 +25,7 @@ struct PipelineConfig {
   std::int64_t max_step_tokens = 512;
   std::int64_t prefill_chunk = 0;  // 0: max_step_tokens
   std::int64_t threads = 0;
+  std::string kv_form = "auto";
 
   std::string to_toml() const;
   Config to_config() const;

@@ -2,9 +2,11 @@
 // together do not fit the L2. Decode: TB/s of K and V beside the read rate of the device. Prefill: TFLOP/s of the
 // visible work.
 //
-// bench_cuda_attention [--json FILE] [--only decode|prefill] [--prepare] [option=value ...]   (options of the plugin)
+// bench_cuda_attention [--json FILE] [--only decode|prefill] [--prepare] [--shared] [option=value ...]   (options of
+// the plugin)
 //
-// --prepare: decode makes queries and KV rows from projections in the same launch.
+// --prepare: decode makes queries and KV rows from projections in the same launch. --shared: bf16 caches of global
+// layers have the shared form.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
@@ -34,6 +36,7 @@ constexpr int kReplays = 11;
 struct Layer {
   const char* name;
   std::int64_t kv_heads, head_dim, window;
+  std::int64_t key_channels = 0;  // more than 0: the shared form
 };
 constexpr Layer kSliding{"sliding", 8, 256, 1024};
 constexpr Layer kGlobal{"global", 1, 512, 0};
@@ -143,7 +146,9 @@ abi::KvView make_view(const Case& c, const Memory& memory) {
   view.layout.alignment = 64;
   view.kv_heads = c.layer.kv_heads;
   view.head_dim = c.layer.head_dim;
-  const sdk::KvStrides strides = sdk::kv_strides(view.layout, c.layer.kv_heads, c.layer.head_dim);
+  view.key_channels = c.layer.key_channels;
+  const sdk::KvStrides strides =
+      sdk::kv_strides(view.layout, c.layer.kv_heads, sdk::kv_row_width(c.layer.head_dim, c.layer.key_channels));
   view.block_stride = strides.block;
   view.row_stride = strides.row;
   view.head_stride = strides.head;
@@ -203,6 +208,7 @@ Result measure(const Plugin& plugin, const Case& c, const Memory& memory, cudaSt
   problem.query_heads = kQueryHeads;
   problem.kv_heads = c.layer.kv_heads;
   problem.head_dim = c.layer.head_dim;
+  problem.key_channels = c.layer.key_channels;
   problem.window = c.layer.window;
   problem.scale = 0.1f;
   problem.max_step_tokens = batch.token_count;
@@ -232,8 +238,10 @@ Result measure(const Plugin& plugin, const Case& c, const Memory& memory, cudaSt
   cudaGraphExec_t replay = nullptr;
   require(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
   for (std::int64_t copy = 0; copy < copies; ++copy) {
-    view.keys = memory.pool.data() + 2 * copy * cache_bytes;
-    view.values = memory.pool.data() + (2 * copy + 1) * cache_bytes;
+    char* const pool = memory.pool.data() + 2 * copy * cache_bytes;
+    const bool shared = c.layer.key_channels > 0;
+    view.values = shared ? pool : pool + cache_bytes;
+    view.keys = shared ? pool + c.layer.head_dim * sdk::element_bytes(c.element) : pool;
     if (plugin->run(plan, args, sink()) != abi::Status::ok) throw std::runtime_error("run failed");
   }
   require(cudaStreamEndCapture(stream, &graph), "capture");
@@ -259,19 +267,22 @@ Result measure(const Plugin& plugin, const Case& c, const Memory& memory, cudaSt
   std::sort(times.begin(), times.end());
   const std::int64_t rows = c.context - sdk::window_begin(c.context - c.tokens, c.layer.window);
   const std::int64_t row_bytes =
-      c.layer.kv_heads * (c.layer.head_dim * sdk::element_bytes(c.element) + (c.element == abi::DType::i8 ? 4 : 0));
+      c.layer.kv_heads * (sdk::key_value_width(c.layer.head_dim, c.layer.key_channels) * sdk::element_bytes(c.element) +
+                          (c.element == abi::DType::i8 ? 8 : 0));
   const std::int64_t io = batch.token_count * kQueryHeads * c.layer.head_dim * 2 * 2;
   return {times[times.size() / 2], times.front(), times.back(),
-          static_cast<double>(2 * rows * row_bytes * c.sequences + io),
+          static_cast<double>(rows * row_bytes * c.sequences + io),
           4.0 * static_cast<double>(visible_pairs(c) * kQueryHeads * c.layer.head_dim)};
 }
 
-std::vector<Case> cases(const std::string& only) {
+std::vector<Case> cases(const std::string& only, bool shared) {
   std::vector<Case> list;
+  Layer global = kGlobal;
+  if (shared) global.key_channels = 128;
   if (only != "prefill") {
     for (const std::int64_t sequences : {1, 8, 32, 64}) {
       for (const std::int64_t context : {1024, 8192}) list.push_back({"decode", kSliding, sequences, 1, context});
-      for (const std::int64_t context : {1024, 8192, 32768}) list.push_back({"decode", kGlobal, sequences, 1, context});
+      for (const std::int64_t context : {1024, 8192, 32768}) list.push_back({"decode", global, sequences, 1, context});
     }
     for (const std::int64_t sequences : {1, 32}) {
       list.push_back({"decode", kSliding, sequences, 1, 8192, abi::DType::i8});
@@ -279,18 +290,18 @@ std::vector<Case> cases(const std::string& only) {
     }
   }
   if (only != "decode") {
-    for (const Layer& layer : {kSliding, kGlobal}) {
+    for (const Layer& layer : {kSliding, global}) {
       for (const std::int64_t tokens : {1024, 4096, 8192}) list.push_back({"prefill", layer, 1, tokens, tokens});
     }
     list.push_back({"prefill", kSliding, 1, 2048, 16384});
-    list.push_back({"prefill", kGlobal, 1, 2048, 16384});
+    list.push_back({"prefill", global, 1, 2048, 16384});
   }
   return list;
 }
 
 int run(int argc, char** argv) {
   std::string json_file, only;
-  bool prepare = false;
+  bool prepare = false, shared = false;
   std::map<std::string, std::int64_t> set;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -300,6 +311,8 @@ int run(int argc, char** argv) {
       only = argv[++i];
     } else if (argument == "--prepare") {
       prepare = true;
+    } else if (argument == "--shared") {
+      shared = true;
     } else if (const std::size_t equals = argument.find('='); equals != std::string::npos) {
       set[argument.substr(0, equals)] = std::stoll(argument.substr(equals + 1));
     } else {
@@ -333,10 +346,10 @@ int run(int argc, char** argv) {
   std::printf("%-8s %-8s %-5s %5s %7s %7s | %9s %9s %9s | %7s %8s | %9s %6s\n", "phase", "layer", "kv", "seqs",
               "tokens", "context", "median us", "min", "max", "TB/s", "TFLOP/s", "floor us", "share");
   bool first = true;
-  for (const Case& c : cases(only)) {
+  for (const Case& c : cases(only, shared)) {
     const Result r = measure(plugin, c, memory, stream, prepare && c.phase == "decode");
     const double floor = std::max(r.bytes / kReadCeiling, r.flop / kPeak) * 1e6;
-    const char* element = c.element == abi::DType::i8 ? "i8" : "bf16";
+    const char* element = c.element == abi::DType::i8 ? "i8" : c.layer.key_channels > 0 ? "share" : "bf16";
     std::printf("%-8s %-8s %-5s %5lld %7lld %7lld | %9.2f %9.2f %9.2f | %7.2f %8.1f | %9.2f %5.1f%%\n", c.phase.c_str(),
                 c.layer.name, element, static_cast<long long>(c.sequences), static_cast<long long>(c.tokens),
                 static_cast<long long>(c.context), r.median, r.least, r.most, r.bytes / r.median / 1e6,

@@ -190,10 +190,13 @@ class CpuBackend final : public Backend {
     const float* v = x.values_from_keys ? k : k + x.kv_heads * dim;
     const float* cosine = x.rotary.cosine + t * x.rotary.live;
     const float* sine = x.rotary.sine + t * x.rotary.live;
+    const std::int64_t live = x.rotary.live, key_width = sdk::key_width(dim, x.kv->key_channels);
+    const bool shared = x.kv->key_channels > 0;
     for (std::int64_t head = 0; head < x.query_heads; ++head) {
       float* out = static_cast<float*>(x.queries) + (t * x.query_heads + head) * dim;
       cpu::norm_row(q + head * dim, x.query_norm, x.epsilon, dim, out);
-      cpu::rotate_row(out, cosine, sine, x.rotary.live, dim);
+      cpu::rotate_row(out, cosine, sine, live, dim);
+      if (shared) cpu::scale_unturned_row(out, x.key_norm, live, dim);
     }
     if (x.sequence[t] < 0) return;
     const sdk::KvRun run = sdk::kv_run(*x.kv, x.sequence[t], x.positions[t], x.positions[t] + 1);
@@ -202,8 +205,9 @@ class CpuBackend final : public Backend {
       const std::int64_t offset = run.offset + head * x.kv->head_stride;
       const std::int64_t scale_offset = run.scale_offset + head * x.kv->scale_head_stride;
       cpu::norm_row(k + head * dim, x.key_norm, x.epsilon, dim, row);
-      cpu::rotate_row(row, cosine, sine, x.rotary.live, dim);
-      store_row(x.kv->layout, row, dim, x.kv->keys, offset, x.kv->key_scales, scale_offset);
+      cpu::rotate_row(row, cosine, sine, live, dim);
+      if (shared) std::copy_n(row + dim / 2, live, row + live);  // the pairs that turn, one half behind the other
+      store_row(x.kv->layout, row, key_width, x.kv->keys, offset, x.kv->key_scales, scale_offset);
       cpu::norm_row(v + head * dim, nullptr, x.epsilon, dim, row);
       store_row(x.kv->layout, row, dim, x.kv->values, offset, x.kv->value_scales, scale_offset);
     }

@@ -38,6 +38,11 @@ FACET_CLONES void rotate_row(float* x, const float* cosine, const float* sine, s
   }
 }
 
+FACET_CLONES void scale_unturned_row(float* x, const float* weight, std::int64_t live, std::int64_t width) {
+  for (std::int64_t i = live; i < width / 2; ++i) x[i] *= weight[i];
+  for (std::int64_t i = width / 2 + live; i < width; ++i) x[i] *= weight[i];
+}
+
 FACET_CLONES void store_bf16_row(const float* in, std::int64_t width, std::uint16_t* out) {
   for (std::int64_t i = 0; i < width; ++i) out[i] = sdk::float_to_bf16(in[i]);
 }

@@ -8,8 +8,8 @@
 namespace facet::cuda {
 
 // Raised with every change of this header or of the structs of backend.h that it passes on.
-inline constexpr std::uint32_t kDeviceApiVersion = 5;
-inline constexpr const char* kDeviceApiSymbol = "facet_cuda_device_v5";
+inline constexpr std::uint32_t kDeviceApiVersion = 6;
+inline constexpr const char* kDeviceApiSymbol = "facet_cuda_device_v6";
 
 struct DeviceFacts {
   char name[128];

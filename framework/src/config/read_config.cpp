@@ -99,6 +99,7 @@ void read_engine(const TableReader& table, EngineConfig& engine) {
   engine.prefill_chunk = table.integer("prefill_chunk", engine.prefill_chunk, 0, kMaxTokens);
   engine.threads = table.integer("threads", engine.threads, 0, kMostThreads);
   engine.cpu_isa = table.choice("cpu_isa", engine.cpu_isa, {"auto", "avx512", "avx2", "generic"});
+  engine.kv_form = table.choice("kv_form", engine.kv_form, {"auto", "shared", "full"});
   if (engine.prefill_chunk > engine.max_step_tokens) {
     table.error("prefill_chunk", fmt::format("{} is more than max_step_tokens, {}; a chunk must fit into one step",
                                              engine.prefill_chunk, engine.max_step_tokens));

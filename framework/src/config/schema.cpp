@@ -19,7 +19,8 @@ const std::vector<TableSchema>& table_schemas() {
   static const std::vector<TableSchema> schemas = {
       {"", {"model", "engine", "linear", "attention", "kv_cache", "scheduler", "plugins"}},
       {"model", {"path", "synthetic", "head"}},
-      {"engine", {"device", "max_sequences", "max_context", "max_step_tokens", "prefill_chunk", "threads", "cpu_isa"}},
+      {"engine",
+       {"device", "max_sequences", "max_context", "max_step_tokens", "prefill_chunk", "threads", "cpu_isa", "kv_form"}},
       {"linear", {"plugin", "options", "fallback", "rules", "tuning"}},
       {"linear.rules", {"layers", "min_rows", "max_rows", "plugin", "options", "fallback"}},
       {"attention", {"plugin", "options", "fallback", "sliding", "global"}},

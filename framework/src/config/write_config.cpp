@@ -128,9 +128,9 @@ std::string toml_choice(const PluginChoice& choice) {
 std::string toml_engine(const EngineConfig& engine) {
   return fmt::format(
       "device = {}\nmax_sequences = {}\nmax_context = {}\nmax_step_tokens = {}\nprefill_chunk = {}\nthreads = {}\n"
-      "cpu_isa = {}\n",
+      "cpu_isa = {}\nkv_form = {}\n",
       toml_text(engine.device), engine.max_sequences, engine.max_context, engine.max_step_tokens, engine.prefill_chunk,
-      engine.threads, toml_text(engine.cpu_isa));
+      engine.threads, toml_text(engine.cpu_isa), toml_text(engine.kv_form));
 }
 
 std::string toml_rule(const LinearRule& rule) {

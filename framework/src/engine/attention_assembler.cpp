@@ -94,25 +94,31 @@ bool supports(const PluginInstance<abi::Attention>& plugin, abi::AttentionProble
   return false;
 }
 
-}  // namespace
+// Values of key_channels to try, best first.
+std::vector<std::int64_t> forms_of(const Config& config, const KvGroupSpec& spec) {
+  if (spec.turned_channels == 0 || config.engine.kv_form == "full") return {0};
+  if (config.engine.kv_form == "shared") return {spec.turned_channels};
+  return {spec.turned_channels, 0};
+}
 
-AttentionAssembly assemble_attention(const Config& config, PluginRegistry& registry, abi::Device device,
-                                     const KvGroupSpec& spec, AttentionShape shape, const KvLimits& limits,
-                                     std::int64_t max_step_tokens) {
-  const abi::KvProblem kv_problem = make_kv_problem(spec, device, limits);
-  KvGroup cache = choose_cache(config, registry, kv_problem, spec);
-  const std::vector<abi::KvLayout> stored = layouts_of(cache.cache, kv_problem);
-  const PluginChoice& choice = spec.window > 0 ? config.attention_sliding : config.attention_global;
-  abi::AttentionProblem problem = make_attention_problem(spec, shape, device, limits, max_step_tokens);
-  std::vector<Refusal> refused;
-  for (const Candidate& candidate : candidates(choice)) {
-    auto made = make_plugin<abi::Attention>(
-        config, registry, candidate, resolve_plugin(config, registry, abi::PluginKind::attention, choice, candidate));
-    auto instance = std::make_shared<AttentionInstance>();
-    instance->plugin = std::move(made.instance);
-    instance->options = std::move(made.options);
+// A cache and a kernel in one form of the cache; fills what they agree on, or says why they do not.
+struct Agreement {
+  abi::KvProblem cache;
+  abi::AttentionProblem attention;
+  std::string refusal;
+
+  bool reach(const KvGroup& group, const PluginInstance<abi::Attention>& kernel, std::int64_t key_channels) {
+    cache.key_channels = attention.key_channels = key_channels;
+    SinkText reasons;
+    if (key_channels > 0 && group.cache->supports(cache, reasons.sink()) == 0) {
+      refusal = fmt::format("the cache policy '{}': {}", group.cache.plugin().descriptor->name, reasons.text());
+      return false;
+    }
+    const std::vector<abi::KvLayout> stored = layouts_of(group.cache, cache);
+    attention.layout = {};
+    attention.fusions = 0;
     // Without an instance nothing says what the kernel reads: what the cache likes best is taken for it.
-    const std::vector<abi::KvLayout> read = instance->plugin ? layouts_of(instance->plugin, problem) : stored;
+    const std::vector<abi::KvLayout> read = kernel ? layouts_of(kernel, attention) : stored;
     const abi::KvLayout* common = nullptr;
     for (const abi::KvLayout& offer : read) {
       const auto found =
@@ -120,35 +126,72 @@ AttentionAssembly assemble_attention(const Config& config, PluginRegistry& regis
       if (common == nullptr && found != stored.end()) common = &*found;
     }
     if (common == nullptr) {
-      refused.push_back(
-          {candidate.name, fmt::format("no common KV layout; the kernel reads:{}\n  the cache policy '{}' stores:{}",
-                                       list_text(read), cache.cache.plugin().descriptor->name, list_text(stored))});
-      continue;
+      refusal = fmt::format("no common KV layout; the kernel reads:{}\n  the cache policy '{}' stores:{}",
+                            list_text(read), group.cache.plugin().descriptor->name, list_text(stored));
+      return false;
     }
-    problem.layout = *common;
-    SinkText reasons;
-    if (instance->plugin && !supports(instance->plugin, problem, reasons)) {
-      refused.push_back({candidate.name, reasons.text()});
-      continue;
+    attention.layout = *common;
+    if (!kernel || supports(kernel, attention, reasons)) return true;
+    refusal = reasons.text();
+    return false;
+  }
+};
+
+// Both plans of what was agreed.
+AttentionAssembly plan_group(KvGroup cache, std::shared_ptr<AttentionInstance> instance, const Agreement& agreed,
+                             std::vector<Refusal> refused, std::vector<Refusal> form_refused) {
+  const KvGroupSpec spec = cache.spec;
+  SinkText text;
+  const std::string what = fmt::format("planning the {} layers", spec.name);
+  cache.key_channels = agreed.cache.key_channels;
+  check_call(cache.cache->plan(agreed.cache, agreed.attention.layout, &cache.plan, text.sink()), cache.cache.plugin(),
+             what.c_str(), text, ErrorKind::plugin);
+  check_kv_plan(cache.cache.plugin(), agreed.cache, agreed.attention.layout, cache.plan);
+  abi::AttentionPlan plan{};
+  if (instance->plugin) {
+    check_call(instance->plugin->plan(agreed.attention, &plan, text.sink()), instance->plugin.plugin(), what.c_str(),
+               text, ErrorKind::plugin);
+  }
+  const LoadedPlugin& reader = instance->plugin.plugin();
+  auto attention = std::make_unique<AttentionModule>(spec, agreed.attention, std::move(instance), plan,
+                                                     std::move(refused), std::move(form_refused));
+  // Only now: the module owns the plan and gives it back when this throws.
+  check_planned_bytes(reader, "workspace_bytes", plan.workspace_bytes);
+  return {std::move(cache), std::move(attention)};
+}
+
+}  // namespace
+
+AttentionAssembly assemble_attention(const Config& config, PluginRegistry& registry, abi::Device device,
+                                     const KvGroupSpec& spec, AttentionShape shape, const KvLimits& limits,
+                                     std::int64_t max_step_tokens) {
+  Agreement agreed{
+      make_kv_problem(spec, device, limits), make_attention_problem(spec, shape, device, limits, max_step_tokens), {}};
+  KvGroup cache = choose_cache(config, registry, agreed.cache, spec);
+  const PluginChoice& choice = spec.window > 0 ? config.attention_sliding : config.attention_global;
+  const std::vector<std::int64_t> forms = forms_of(config, spec);
+  std::vector<Refusal> refused, form_refused;
+  if (spec.turned_channels > 0 && forms.front() == 0) form_refused.push_back({"engine.kv_form", "it is 'full'"});
+  for (const Candidate& candidate : candidates(choice)) {
+    auto made = make_plugin<abi::Attention>(
+        config, registry, candidate, resolve_plugin(config, registry, abi::PluginKind::attention, choice, candidate));
+    auto instance = std::make_shared<AttentionInstance>();
+    instance->plugin = std::move(made.instance);
+    instance->options = std::move(made.options);
+    for (const std::int64_t form : forms) {
+      const bool last = form == forms.back();
+      if (!last && !instance->plugin) {
+        form_refused.push_back({candidate.name, "not asked: it plans only on its device"});
+        continue;
+      }
+      if (agreed.reach(cache, instance->plugin, form))
+        return plan_group(std::move(cache), std::move(instance), agreed, std::move(refused), std::move(form_refused));
+      (last ? refused : form_refused).push_back({candidate.name, agreed.refusal});
     }
-    SinkText text;
-    check_call(cache.cache->plan(kv_problem, *common, &cache.plan, text.sink()), cache.cache.plugin(),
-               fmt::format("planning the {} layers", spec.name).c_str(), text, ErrorKind::plugin);
-    check_kv_plan(cache.cache.plugin(), kv_problem, *common, cache.plan);
-    abi::AttentionPlan plan{};
-    if (instance->plugin) {
-      check_call(instance->plugin->plan(problem, &plan, text.sink()), instance->plugin.plugin(),
-                 fmt::format("planning the {} layers", spec.name).c_str(), text, ErrorKind::plugin);
-    }
-    const LoadedPlugin& reader = instance->plugin.plugin();
-    auto attention = std::make_unique<AttentionModule>(spec, problem, std::move(instance), plan, std::move(refused));
-    // Only now: the module owns the plan and gives it back when this throws.
-    check_planned_bytes(reader, "workspace_bytes", plan.workspace_bytes);
-    return {std::move(cache), std::move(attention)};
   }
   throw_error(ErrorKind::plugin,
               "{}:{}: {}: no attention plugin takes the {} layers ({}); name another plugin or a fallback:{}",
-              config.file.string(), choice.line, choice.key_path, spec.name, sdk::to_string(problem),
+              config.file.string(), choice.line, choice.key_path, spec.name, sdk::to_string(agreed.attention),
               refusals_text(refused));
 }
 

@@ -4,7 +4,7 @@ namespace facet {
 
 AttentionModule::AttentionModule(KvGroupSpec group, const abi::AttentionProblem& problem,
                                  std::shared_ptr<AttentionInstance> instance, const abi::AttentionPlan& plan,
-                                 std::vector<Refusal> refused)
+                                 std::vector<Refusal> refused, std::vector<Refusal> form_refused)
     : group_(std::move(group)),
       problem_(problem),
       instance_(std::move(instance)),
@@ -16,7 +16,8 @@ AttentionModule::AttentionModule(KvGroupSpec group, const abi::AttentionProblem&
                     released.handle = handle;
                     owner->plugin->release(&released);
                   }),
-      refused_(std::move(refused)) {}
+      refused_(std::move(refused)),
+      form_refused_(std::move(form_refused)) {}
 
 void AttentionModule::run(Backend& backend, std::int32_t layer, const abi::BatchView& batch,
                           const AttentionInput& input, void* output, abi::Memory workspace) {

@@ -115,12 +115,18 @@ void check_kv_view(const KvGroup& group, const abi::KvView& view, std::size_t la
   check.require(view.layout.block_rows > 0, "block_rows", view.layout.block_rows, "1 or more");
   check.equal_count("kv_heads", view.kv_heads, group.spec.kv_heads);
   check.equal_count("head_dim", view.head_dim, group.spec.head_dim);
+  check.equal_count("key_channels", view.key_channels, group.key_channels);
   check.stride("block_stride", view.block_stride);
   check.stride("row_stride", view.row_stride);
   check.stride("head_stride", view.head_stride);
   const std::int64_t element = sdk::element_bytes(view.layout.element);
-  for (const auto& [field, data] : {std::pair{"keys", view.keys}, {"values", view.values}})
-    check.array(field, data, element, view.block_stride, view.row_stride, view.head_stride, view.head_dim);
+  const std::int64_t keys = sdk::key_width(view.head_dim, view.key_channels);
+  check.array("keys", view.keys, element, view.block_stride, view.row_stride, view.head_stride, keys);
+  check.array("values", view.values, element, view.block_stride, view.row_stride, view.head_stride, view.head_dim);
+  if (view.key_channels > 0) {
+    const void* const behind = static_cast<const char*>(view.values) + view.head_dim * element;
+    check.require(view.keys == behind, "keys", fmt::ptr(view.keys), fmt::format("{}, behind the value", behind));
+  }
   if (view.layout.scales == abi::KvScales::per_row_head) {
     check.stride("scale_block_stride", view.scale_block_stride);
     check.stride("scale_row_stride", view.scale_row_stride);

@@ -57,6 +57,13 @@ void check_problem(const abi::AttentionProblem& problem, sdk::Reasons& reasons) 
                   " is outside 1..", kMaxHeadDim);
   reasons.require(problem.head_dim % kHeadDimStep == 0, "head_dim ", problem.head_dim, " is not a multiple of ",
                   kHeadDimStep);
+  // Both halves of keys and values come in whole steps.
+  constexpr std::int64_t kBothHalves = 2 * kHeadDimStep;
+  reasons.require(
+      problem.key_channels == 0 || (problem.key_channels > 0 && problem.key_channels < problem.head_dim &&
+                                    problem.key_channels % kBothHalves == 0 && problem.head_dim % kBothHalves == 0),
+      "key_channels ", problem.key_channels, " of head_dim ", problem.head_dim, ": both must be multiples of ",
+      kBothHalves, ", the first one below the second");
   reasons.require(problem.window >= 0, "window ", problem.window, " is negative");
   reasons.require(std::isfinite(problem.scale), "scale ", problem.scale, " is not finite");
   reasons.require(problem.max_step_tokens > 0, "max_step_tokens ", problem.max_step_tokens, " is not positive");

@@ -54,6 +54,16 @@ std::vector<abi::KvLayout> layouts_of(std::span<const DType> elements) {
   return layouts;
 }
 
+void check_rows(const abi::AttentionProblem& problem, const abi::KvView& view) {
+  require(view.kv_heads == problem.kv_heads && view.head_dim == problem.head_dim, "the KV view has ", view.kv_heads,
+          " heads of ", view.head_dim, " and the plan was made for ", problem.kv_heads, " of ", problem.head_dim);
+  require(view.key_channels == problem.key_channels, "the KV view has key_channels ", view.key_channels,
+          " and the plan was made for ", problem.key_channels);
+  const std::int64_t bytes = view.head_dim * sdk::element_bytes(view.layout.element);
+  require(view.key_channels == 0 || view.keys == nullptr || static_cast<const char*>(view.values) + bytes == view.keys,
+          "the KV view has the shared form, and its keys do not lie behind their values");
+}
+
 void check_view(const abi::AttentionProblem& problem, const abi::AttentionArgs& args, std::uint64_t workspace_bytes) {
   require(args.batch != nullptr && args.kv != nullptr, "the call has no batch or no KV view");
   const abi::BatchView& batch = *args.batch;
@@ -65,8 +75,7 @@ void check_view(const abi::AttentionProblem& problem, const abi::AttentionArgs& 
   require(seen.addressing == planned.addressing && seen.order == planned.order && seen.element == planned.element &&
               seen.scales == planned.scales && seen.block_rows == planned.block_rows,
           "the KV view is ", sdk::to_string(seen), " and the plan was made for ", sdk::to_string(planned));
-  require(view.kv_heads == problem.kv_heads && view.head_dim == problem.head_dim, "the KV view has ", view.kv_heads,
-          " heads of ", view.head_dim, " and the plan was made for ", problem.kv_heads, " of ", problem.head_dim);
+  check_rows(problem, view);
   require((seen.addressing == KvAddressing::ring) == (view.ring_rows > 0), "ring_rows is ", view.ring_rows, " for KV ",
           sdk::to_string(seen));
   require(args.workspace.bytes >= workspace_bytes, "the workspace has ", args.workspace.bytes,

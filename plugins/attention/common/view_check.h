@@ -19,6 +19,9 @@ void require(bool holds, const Args&... text) {
 // Both counts positive, and whole groups of query heads.
 void check_heads(const abi::AttentionProblem& problem, sdk::Reasons& reasons);
 
+// Throws Failure(invalid_argument) unless heads, sizes and form of the view are the planned ones; a shared row is one.
+void check_rows(const abi::AttentionProblem& problem, const abi::KvView& view);
+
 // Every member of the layout but its alignment. `elements` are the types the kernel reads, `otherwise` ends the reason
 // against another: "KV element f16 is <otherwise>".
 void check_layout(const abi::KvLayout& layout, std::span<const abi::DType> elements, const char* otherwise,

@@ -31,6 +31,9 @@ void check_preparation(const abi::AttentionProblem& problem, const abi::Attentio
           "projections or norms of a preparation are null");
   require(from.rotary_live >= 0 && from.rotary_live <= problem.head_dim / 2, "rotary_live ", from.rotary_live,
           " is outside 0..", problem.head_dim / 2);
+  require(problem.key_channels == 0 || (from.values_from_keys == 1 && 2 * from.rotary_live == problem.key_channels),
+          "a preparation for keys of ", problem.key_channels, " channels turns ", from.rotary_live, " pairs",
+          from.values_from_keys == 1 ? "" : " and has values of its own");
   require(from.rotary_live == 0 || (from.cosine != nullptr && from.sine != nullptr),
           "the angles of a preparation are null");
   require(!misaligned(from.projections, 16) && from.projection_stride % 8 == 0 &&
@@ -51,6 +54,11 @@ void check_problem(const abi::AttentionProblem& problem, sdk::Reasons& reasons) 
   reasons.require(problem.query_heads <= 65535, problem.query_heads, " query heads are more than 65535");
   const bool known = std::find(std::begin(kHeadDims), std::end(kHeadDims), problem.head_dim) != std::end(kHeadDims);
   reasons.require(known, "head_dim ", problem.head_dim, " is none of 64, 96, 128, 256, 512");
+  const bool shared = problem.key_channels != 0;
+  reasons.require(!shared || serves_shared(problem.head_dim, problem.key_channels), "keys of ", problem.key_channels,
+                  " channels of ", problem.head_dim, " are neither 32 of 128 nor 128 of 512");
+  reasons.require(!shared || problem.layout.element == DType::bf16, "in the shared form KV element ",
+                  sdk::to_string(problem.layout.element), " is not bf16");
   reasons.require(problem.window >= 0 && problem.window <= kMaxPosition, "window ", problem.window, " is outside 0..",
                   kMaxPosition);
   reasons.require(std::isfinite(problem.scale), "scale ", problem.scale, " is not finite");

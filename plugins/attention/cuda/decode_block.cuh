@@ -19,7 +19,7 @@ class DecodeBlock : private DecodeRing<Shape> {
     team_ = warp_ / Shape::kTeamWarps;
     member_ = warp_ % Shape::kTeamWarps;
     queries_ = shared_address(shared);
-    ring_ = queries_ + Shape::kQueryBytes + static_cast<std::uint32_t>(team_ * stages_ * 2 * Shape::kTileBytes);
+    ring_ = queries_ + Shape::kQueryBytes + static_cast<std::uint32_t>(team_ * stages_ * Shape::kTeamBytes);
     unsigned char* at = shared + Shape::kQueryBytes;
     sums_ = reinterpret_cast<float*>(at);
     at += ring_bytes();
@@ -207,7 +207,7 @@ class DecodeBlock : private DecodeRing<Shape> {
       const int stages_on = (tile % Shape::kTeams - team_) * stages_ + tile / Shape::kTeams;  // from this team's first
       row.place = find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, work_.first_position,
                            work_.first_position, work_.high);
-      row.tile = ring_ + static_cast<std::uint32_t>(stages_on * 2 * Shape::kTileBytes);
+      row.tile = ring_ + static_cast<std::uint32_t>(stages_on * Shape::kTeamBytes);
       row.in_tile = in_tile;
       row.scales = scales_ + stages_on * 2 * Shape::kKeys + in_tile;
       row.in_ring = made_ >= 0;
@@ -247,15 +247,15 @@ class DecodeBlock : private DecodeRing<Shape> {
   }
   // Rows past the last query keep what memory held: a row of scores is its own, and these are masked and not written.
   __device__ void load_queries() const {
-    if (lane_ == 0) barrier_expect(queries_ready_, work_.rows * Shape::kRowBytes);
+    if (lane_ == 0) barrier_expect(queries_ready_, work_.rows * Shape::kQueryRowBytes);
     __syncwarp();
     if (lane_ >= work_.rows) return;
     const int in_step = row_token(p_, lane_);
     const std::int64_t token = work_.token_begin + in_step;
     const int head = work_.head * p_.group + lane_ - in_step * p_.group;
-    bulk_copy(queries_ + static_cast<std::uint32_t>(lane_ * Shape::kPitch),
+    bulk_copy(queries_ + static_cast<std::uint32_t>(lane_ * Shape::kQueryPitch),
               static_cast<const __nv_bfloat16*>(p_.queries) + token * p_.query_stride + head * Shape::kDim,
-              Shape::kRowBytes, queries_ready_);
+              Shape::kQueryRowBytes, queries_ready_);
   }
 
   __device__ void step(int tile, int stage) {
@@ -265,7 +265,7 @@ class DecodeBlock : private DecodeRing<Shape> {
     mask(p_, work_.high, work_.low + tile * Shape::kKeys, scales, score);
     std::uint32_t weights[4];
     weigh(scales + Shape::kKeys, score, weights);
-    add_values(keys(stage) + Shape::kTileBytes, weights);
+    add_values(keys(stage) + Shape::kValueOffset, weights);
   }
 
   std::uint32_t queries_, queries_ready_;

@@ -10,7 +10,7 @@ namespace facet::attention::cuda {
 // Where the block that has the newest key puts it and its value.
 struct NewRow {
   RowPlace place{-1, 0};    // in the cache; an offset below 0 is not written
-  std::uint32_t tile = 0;   // of keys in shared memory, Shape::kTileBytes before that of values
+  std::uint32_t tile = 0;   // of keys in shared memory, Shape::kValueOffset before that of values
   int in_tile = 0;          // the row
   float* scales = nullptr;  // int8: of the key, Shape::kKeys before that of the value
   bool in_ring = false;     // false: the tile is loaded later, from the cache
@@ -29,6 +29,10 @@ class DecodeInputs {
         makes_key_(newest && warp == kKeyWarp),
         makes_value_(newest && warp == kValueWarp) {
     query_weight_ = load_weight(p_.preparation.query_norm, warp_ < work_.rows);
+    if constexpr (Shape::kShared) {
+      ::facet::cuda::take_key_weight(query_weight_, load_weight(p_.preparation.key_norm, warp_ < work_.rows), kLive,
+                                     lane_);
+    }
     key_weight_ = load_weight(p_.preparation.key_norm, makes_key_);
   }
 
@@ -56,8 +60,8 @@ class DecodeInputs {
       Row row = widen(rows_[0]);
       ::facet::cuda::norm(row, query_weight_, epsilon, kHalf);
       ::facet::cuda::rotate(row, angles_);
-      store_pairs(row,
-                  [&](int chunk) { return queries + static_cast<std::uint32_t>(at * Shape::kPitch + chunk * 16); });
+      store_pairs(
+          row, [&](int chunk) { return queries + static_cast<std::uint32_t>(at * Shape::kQueryPitch + chunk * 16); });
 #pragma unroll
       for (int i = 0; i + 1 < kRowsOfWarp; ++i) rows_[i] = rows_[i + 1];
     }
@@ -72,6 +76,7 @@ class DecodeInputs {
   static constexpr int kVector = 4;
   static constexpr int kSlots = Shape::kDim > 256 ? 2 : 1;
   static constexpr int kHalf = Shape::kDim / 2;
+  static constexpr int kLive = Shape::kKeyChannels / 2;  // pairs of a key in the shared form
   static constexpr int kRowsOfWarp = Shape::kRows / Shape::kWarps;
   static constexpr int kKeyWarp = 2, kValueWarp = 3;
   using Row = ::facet::cuda::Head<kVector, kSlots>;
@@ -131,13 +136,13 @@ class DecodeInputs {
   __device__ static uint2 pack(const Part& part) {
     return make_uint2(pack_bf16(part.at[0], part.at[1]), pack_bf16(part.at[2], part.at[3]));
   }
-  // A row in shared memory, whose chunks of 16 bytes lie where `address` says.
+  // The first `pairs` of a row in shared memory, whose chunks of 16 bytes lie where `address` says.
   template <typename Address>
-  __device__ void store_pairs(const Row& row, const Address& address) const {
-    ::facet::cuda::each_pair(row, kHalf, lane_, [&](int at, const Part& low, const Part& high) {
+  __device__ void store_pairs(const Row& row, const Address& address, int pairs = kHalf) const {
+    ::facet::cuda::each_pair(row, pairs, lane_, [&](int at, const Part& low, const Part& high) {
       const auto half = static_cast<std::uint32_t>(at % 2 * 8);
       store8(address(at / 2) + half, pack(low));
-      store8(address(at / 2 + kHalf / 8) + half, pack(high));
+      store8(address(at / 2 + pairs / 8) + half, pack(high));
     });
   }
   __device__ void store_tile(const Row& row, std::uint32_t tile, int in_tile) const {
@@ -145,10 +150,13 @@ class DecodeInputs {
   }
   // The key or the value, to the cache and, where its tile is there, to shared memory.
   __device__ void store_row(const Row& row, const NewRow& to) const {
-    const std::uint32_t tile = to.tile + (makes_value_ ? Shape::kTileBytes : 0);
+    const std::uint32_t tile = to.tile + (makes_value_ ? Shape::kValueOffset : 0);
     const bool stored = to.place.offset >= 0;
     void* pool = makes_value_ ? p_.kv.values : p_.kv.keys;
-    if constexpr (Shape::kInt8) {
+    if constexpr (Shape::kShared) {
+      store_part(row, to, static_cast<__nv_bfloat16*>(pool) + to.place.offset, makes_value_ ? kHalf : kLive,
+                 makes_value_ ? 0 : Shape::kDim / 8);
+    } else if constexpr (Shape::kInt8) {
       const ::facet::cuda::CodeScale codes = ::facet::cuda::code_scale(row);
       if (lane_ == 0) {
         if (stored) (makes_value_ ? p_.kv.value_scales : p_.kv.key_scales)[to.place.scale] = codes.scale;
@@ -181,6 +189,22 @@ class DecodeInputs {
         // The copy engine will read what this thread wrote.
         async_fence_global();
       }
+    }
+  }
+  // In the shared form: the first `pairs` of the key or the value to the cache and, where the tile is there, to chunks
+  // of the tile's row from `chunk` on.
+  __device__ void store_part(const Row& row, const NewRow& to, __nv_bfloat16* cache, int pairs, int chunk) const {
+    ::facet::cuda::each_pair(row, to.place.offset >= 0 ? pairs : 0, lane_,
+                             [&](int at, const Part& low, const Part& high) {
+                               reinterpret_cast<uint2*>(cache)[at] = pack(low);
+                               reinterpret_cast<uint2*>(cache + pairs)[at] = pack(high);
+                             });
+    if (to.in_ring) {
+      store_pairs(
+          row, [&](int at) { return DecodeMath<Shape>::address(to.tile, to.in_tile, chunk + at); }, pairs);
+    } else {
+      // The copy engine will read what this thread wrote.
+      async_fence_global();
     }
   }
   __device__ static void store_codes(std::int8_t* to, int at, const Part& part, const ::facet::cuda::CodeScale& codes) {

@@ -20,7 +20,8 @@ class DecodeMath {
     constexpr int kBatch = 2;  // of 16 deep
     constexpr int kBatches = Shape::kDim / 16 / kBatch;
     float sums[2][2][4] = {};
-    const std::uint32_t from_a = queries + static_cast<std::uint32_t>(lane_ % 16 * Shape::kPitch + lane_ / 16 * 16);
+    const std::uint32_t from_a =
+        queries + static_cast<std::uint32_t>(lane_ % 16 * Shape::kQueryPitch + lane_ / 16 * 16);
     const std::uint32_t from_b = address(keys, lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2);
     std::uint32_t a[2][kBatch][4], b[2][kBatch][4];
     const auto read = [&](int batch) {
@@ -28,7 +29,7 @@ class DecodeMath {
       for (int i = 0; i < kBatch; ++i) {
         const int depth = batch * kBatch + i;
         load_matrices(a[batch % 2][i], from_a + static_cast<std::uint32_t>(depth * 32));
-        load_matrices(b[batch % 2][i], from_b + static_cast<std::uint32_t>(depth * 32));
+        load_matrices(b[batch % 2][i], from_b + static_cast<std::uint32_t>(Shape::key_offset(depth)));
       }
     };
     read(0);

@@ -43,7 +43,7 @@ class DecodeRing : protected DecodeMath<Shape> {
   }
 
   __device__ std::uint32_t keys(int stage) const {
-    return ring_ + static_cast<std::uint32_t>(stage * 2 * Shape::kTileBytes);
+    return ring_ + static_cast<std::uint32_t>(stage * Shape::kTeamBytes);
   }
   __device__ void team_barrier() const {
     if constexpr (Shape::kTeamWarps == 1) {
@@ -85,17 +85,20 @@ class DecodeRing : protected DecodeMath<Shape> {
       const bool made =
           Shape::kPrepares && valid > 0 && made_ == work_.low + tile * Shape::kKeys + member_ * kWarpRows + valid - 1;
       const int copied = made ? valid - 1 : valid;
-      if (lane_ == 0) barrier_expect(barrier, copied * 2 * Shape::kRowBytes);
+      constexpr int kCopies = Shape::kShared ? 1 : 2;
+      if (lane_ == 0) barrier_expect(barrier, copied * kCopies * Shape::kRowBytes);
       __syncwarp();
       if (lane_ < copied) {
         const std::uint32_t at = to + static_cast<std::uint32_t>(row * Shape::kPitch);
-        bulk_copy(at, static_cast<const __nv_bfloat16*>(p_.kv.keys) + place.offset, Shape::kRowBytes, barrier);
-        bulk_copy(at + Shape::kTileBytes, static_cast<const __nv_bfloat16*>(p_.kv.values) + place.offset,
+        if constexpr (!Shape::kShared) {
+          bulk_copy(at, static_cast<const __nv_bfloat16*>(p_.kv.keys) + place.offset, Shape::kRowBytes, barrier);
+        }
+        bulk_copy(at + Shape::kValueOffset, static_cast<const __nv_bfloat16*>(p_.kv.values) + place.offset,
                   Shape::kRowBytes, barrier);
       }
       // A weight of zero times what memory held may be NaN.
       for (int i = valid * Shape::kChunks + lane_; i < kWarpRows * Shape::kChunks; i += 32) {
-        store16(address(to + Shape::kTileBytes, member_ * kWarpRows + i / Shape::kChunks, i % Shape::kChunks),
+        store16(address(to + Shape::kValueOffset, member_ * kWarpRows + i / Shape::kChunks, i % Shape::kChunks),
                 make_uint4(0, 0, 0, 0));
       }
     }
@@ -108,8 +111,8 @@ class DecodeRing : protected DecodeMath<Shape> {
       const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
       if (Shape::kPrepares && offset == kMadeHere) continue;
       const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
-      copy_chunk<Shape::kInt8>(at, p_.kv.keys, offset, chunk);
-      copy_chunk<Shape::kInt8>(at + Shape::kTileBytes, p_.kv.values, offset, chunk);
+      if constexpr (!Shape::kShared) copy_chunk<Shape::kInt8>(at, p_.kv.keys, offset, chunk);
+      copy_chunk<Shape::kInt8>(at + Shape::kValueOffset, p_.kv.values, offset, chunk);
     }
   }
 

@@ -5,12 +5,17 @@
 
 namespace facet::attention::cuda {
 
-// kPreparesT: the block makes its queries and, with the newest key, its row.
-template <int kDimT, bool kInt8T, bool kPreparesT>
+// kPreparesT: the block makes its queries and, with the newest key, its row. kKeyChannelsT: 0, or those of a key in the
+// shared form of the cache, where one row of a tile holds a value and behind it the key.
+template <int kDimT, bool kInt8T, bool kPreparesT, int kKeyChannelsT = 0>
 struct DecodeShape {
   static constexpr int kDim = kDimT;
   static constexpr bool kInt8 = kInt8T;
   static constexpr bool kPrepares = kPreparesT;
+  static constexpr int kKeyChannels = kKeyChannelsT;
+  static constexpr bool kShared = kKeyChannels > 0;
+  // A step of 16 channels meets either keys or values.
+  static_assert(!kShared || (!kInt8 && kKeyChannels % 32 == 0 && kDim % 32 == 0 && kKeyChannels < kDim));
   static constexpr int kRows = kDecodeRows;
   static constexpr int kKeys = 16;  // of a tile
   static constexpr int kWarps = 4;
@@ -20,17 +25,27 @@ struct DecodeShape {
   static constexpr int kTeams = kWarps / kTeamWarps;
   static constexpr int kColumns = kDim / kTeamWarps;  // of a warp
   static constexpr int kColumnTiles = kColumns / 8;
-  static constexpr int kChunks = kDim / 8;
+  static constexpr int kChunks = (kDim + kKeyChannels) / 8;
 
   // 16 bytes between rows part the banks of the 8 rows that ldmatrix reads.
-  static constexpr int kRowBytes = kDim * 2;
+  static constexpr int kRowBytes = kChunks * 16;
   static constexpr int kPitch = kRowBytes + 16;
   static constexpr int kTileBytes = kKeys * kPitch;
-  static constexpr int kQueryBytes = kRows * kPitch;
+  static constexpr int kQueryRowBytes = kDim * 2;
+  static constexpr int kQueryPitch = kQueryRowBytes + 16;
+  static constexpr int kQueryBytes = kRows * kQueryPitch;
   // One copy a row saves instructions; rows below 1 KB pass faster as 16 bytes a thread (measured: 3.84 against 3.42
   // TB/s).
   static constexpr bool kWholeRows = !kInt8 && kRowBytes >= 1024;
-  static constexpr int kStageBytes = 2 * kTileBytes * kTeams;  // keys and values of every team
+  static constexpr int kTeamBytes = (kShared ? 1 : 2) * kTileBytes;  // keys and values of a team's stage
+  static constexpr int kValueOffset = kShared ? 0 : kTileBytes;      // of values from there
+  static constexpr int kStageBytes = kTeamBytes * kTeams;
+  // Bytes from there to what meets channels [16 step, 16 step + 16) of the first query.
+  __device__ static constexpr int key_offset(int step) {
+    const int channel = step * 16, half = channel < kDim / 2 ? 0 : 1, in_half = channel - half * (kDim / 2);
+    if (!kShared || in_half >= kKeyChannels / 2) return channel * 2;
+    return (kDim + half * (kKeyChannels / 2) + in_half) * 2;
+  }
   static constexpr int kScaleBytes = kInt8 ? kTeams * 2 * kKeys * 4 : 0;
   // Sums of the teams, then of the block, over the ring; 8 floats of padding part the banks.
   static constexpr int kSumStride = kDim + 8;

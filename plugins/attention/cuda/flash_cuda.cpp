@@ -117,7 +117,8 @@ TensorView tensor_view(const abi::KvView& view, std::int32_t box_rows) {
   TensorView tensor{};
   tensor.keys = view.keys;
   tensor.values = view.values;
-  tensor.head_dim = view.head_dim;
+  tensor.key_width = sdk::key_width(view.head_dim, view.key_channels);
+  tensor.value_width = sdk::kv_row_width(view.head_dim, view.key_channels);  // with the key behind it
   tensor.block_rows = view.layout.block_rows;
   tensor.kv_heads = view.kv_heads;
   tensor.block_stride = view.block_stride;
@@ -191,6 +192,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
   std::unique_ptr<CudaPlan> make_plan(const abi::AttentionProblem& problem, abi::AttentionPlan& sizes) override {
     const auto head_dim = static_cast<std::int32_t>(problem.head_dim);
     const bool int8 = problem.layout.element == DType::i8;
+    const bool shared = problem.key_channels > 0;
     const bool here = device_here();
     auto plan = std::make_unique<CudaPlan>(problem, here);
     const auto part_bytes = static_cast<std::int64_t>(sizeof(float)) * part_floats(problem.head_dim);
@@ -200,17 +202,19 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     sizes.workspace_bytes = plan->workspace_bytes;
     if ((problem.fusions & abi::kFusePreparation) != 0) sizes.prepared_sequences = kPreparedSequences;
     if (!here) return plan;
-    require_cuda(prepare_decode(head_dim, int8, plan->limits), "preparing the decode kernel");
+    require_cuda(shared ? prepare_decode_shared(head_dim, plan->limits) : prepare_decode(head_dim, int8, plan->limits),
+                 "preparing the decode kernel");
     int device = 0;
     int processors = 0;
     require_cuda(cudaGetDevice(&device), "asking for the device");
     require_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "asking for the device");
     plan->processors = processors;
-    require_cuda(prepare_prefill(head_dim, int8), "preparing the prefill kernel");
-    if (wgmma_ && serves_prefill_wgmma(head_dim) && !int8 && problem.scale >= 0.0f) {
-      plan->box_rows = tensor_box_rows(problem.layout.addressing == KvAddressing::paged, problem.layout.block_rows);
+    require_cuda(prepare_prefill(head_dim, shared, int8), "preparing the prefill kernel");
+    if (wgmma_ && serves_prefill_wgmma(head_dim, shared) && !int8 && problem.scale >= 0.0f) {
+      plan->box_rows = tensor_box_rows(problem.layout.addressing == KvAddressing::paged, problem.layout.block_rows,
+                                       prefill_wgmma_keys(shared));
       require_tensor_maps();
-      require_cuda(prepare_prefill_wgmma(head_dim), "preparing the prefill kernel");
+      require_cuda(prepare_prefill_wgmma(head_dim, shared), "preparing the prefill kernel");
     }
     return plan;
   }
@@ -220,14 +224,17 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     const abi::AttentionProblem& problem = plan.problem;
     const abi::BatchView& batch = *args.batch;
     if (batch.token_count == 0 || batch.sequence_count == 0) return;
-    const LaunchShape shape{static_cast<std::int32_t>(problem.head_dim), static_cast<std::int32_t>(problem.kv_heads),
-                            batch.sequence_count, problem.layout.element == DType::i8,
-                            static_cast<cudaStream_t>(args.stream.handle)};
+    const LaunchShape shape{static_cast<std::int32_t>(problem.head_dim), problem.key_channels > 0,
+                            static_cast<std::int32_t>(problem.kv_heads), batch.sequence_count,
+                            problem.layout.element == DType::i8,         static_cast<cudaStream_t>(args.stream.handle)};
     // One sequence that prefills needs no decode kernel; in a mixture each kernel leaves the other's sequences alone.
     const bool only_decode = batch.max_new_tokens * plan.group <= kDecodeRows;
     FlashParams params = flash_params(plan, args, only_decode);
     if (!only_decode && (batch.sequence_count == 1 || plan.group > kDecodeRows)) params.decode_rows = 0;
-    if (params.decode_rows > 0) require_cuda(launch_decode(params, shape), "launching the decode kernel");
+    if (params.decode_rows > 0) {
+      require_cuda(shape.shared ? launch_decode_shared(params, shape) : launch_decode(params, shape),
+                   "launching the decode kernel");
+    }
     if (!only_decode) {
       const auto most = static_cast<std::int32_t>(batch.max_new_tokens);
       if (plan.box_rows > 0) {
@@ -251,7 +258,8 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     request.sequences = key.sequences;
     request.kv_heads = problem.kv_heads;
     request.seen = problem.window > 0 ? std::min(key.rows, problem.window + key.tokens - 1) : key.rows;
-    request.row_bytes = 2 * problem.head_dim * sdk::element_bytes(problem.layout.element);
+    request.row_bytes =
+        sdk::key_value_width(problem.head_dim, problem.key_channels) * sdk::element_bytes(problem.layout.element);
     request.rows = std::min<std::int64_t>(key.tokens * plan.group, kDecodeRows);
     // Query heads of a KV head that may part: pairs as long as they are even.
     request.group = key.tokens * plan.group <= kDecodeRows ? plan.group : 1;

@@ -24,6 +24,19 @@ cudaError_t for_head_dim(std::int32_t head_dim, Function&& function) {
   }
 }
 
+// The same for the shared form of the cache, kDim and the channels of a key: a quarter of its head turns.
+template <typename Function>
+cudaError_t for_shared_head_dim(std::int32_t head_dim, Function&& function) {
+  switch (head_dim) {
+    case 128:
+      return function.template operator()<128, 32>();
+    case 512:
+      return function.template operator()<512, 128>();
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
 template <typename Kernel>
 cudaError_t allow_shared(Kernel kernel, int bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);

@@ -10,12 +10,16 @@
 
 namespace facet::attention::cuda {
 
-template <int kDimT, int kRowsT, bool kInt8T>
+// kKeyChannelsT: 0, or channels of a key in the shared form of the cache; the value stands for it in the others.
+template <int kDimT, int kRowsT, bool kInt8T, int kKeyChannelsT = 0>
 struct MmaShape {
   static constexpr int kDim = kDimT;
   static constexpr int kRows = kRowsT;  // packed queries of a block
   static constexpr bool kInt8 = kInt8T;
-  static constexpr int kKeys = kDimT == 512 ? 32 : 64;  // of a tile: 64 KB of keys and values at most
+  static constexpr bool kShared = kKeyChannelsT > 0;
+  static constexpr int kKeyWidth = kShared ? kKeyChannelsT : kDim;
+  static_assert(!kShared || (!kInt8 && kKeyWidth % 16 == 0));  // each half of a key is of whole chunks
+  static constexpr int kKeys = kDimT == 512 ? 32 : 64;         // of a tile: 64 KB of keys and values at most
   static constexpr int kWarps = 8;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kRowGroups = kRows / 16;
@@ -30,8 +34,8 @@ struct MmaShape {
 
   using Rows = TileRows<kKeys, kInt8>;
   static constexpr int kQueryBytes = tile_bytes(kDim, kRows);
-  static constexpr int kTileBytes = tile_bytes(kDim, kKeys);
-  static constexpr int kStageBytes = 2 * kTileBytes;
+  static constexpr int kKeyTileBytes = tile_bytes(kKeyWidth, kKeys);
+  static constexpr int kStageBytes = kKeyTileBytes + tile_bytes(kDim, kKeys);
   static constexpr int kWeightBytes = kRows * 128;
   static constexpr int kExchangeBytes = kGroups * kRows * 4;
   static constexpr int kMostStages =
@@ -107,7 +111,19 @@ class MmaBlock {
     return stage0_ + static_cast<std::uint32_t>(stage * Shape::kStageBytes);
   }
   __device__ std::uint32_t values(int stage) const {
-    return keys(stage) + Shape::kTileBytes;
+    return keys(stage) + Shape::kKeyTileBytes;
+  }
+  // What meets chunk `chunk` of a query, for a row of a stage.
+  __device__ std::uint32_t key_address(int stage, int row, int chunk) const {
+    if constexpr (Shape::kShared) {
+      constexpr int kHalf = Shape::kDim / 16, kLive = Shape::kKeyWidth / 16;  // in chunks
+      const bool second = chunk >= kHalf;
+      const int in_half = second ? chunk - kHalf : chunk;
+      if (in_half >= kLive) return chunk_address<Shape::kKeys>(values(stage), row, chunk);
+      return chunk_address<Shape::kKeys>(keys(stage), row, second ? in_half + kLive : in_half);
+    } else {
+      return chunk_address<Shape::kKeys>(keys(stage), row, chunk);
+    }
   }
 
   __device__ void load_queries() const {
@@ -130,7 +146,7 @@ class MmaBlock {
                                           work_.low + tile * Shape::kKeys, work_.low, work_.high);
   }
   __device__ void load(int stage, int slot) const {
-    load_tile<Shape::kDim, Shape::kKeys, Shape::kThreads, Shape::kInt8>(keys(stage), p_.kv.keys, rows_[slot]);
+    load_tile<Shape::kKeyWidth, Shape::kKeys, Shape::kThreads, Shape::kInt8>(keys(stage), p_.kv.keys, rows_[slot]);
     load_tile<Shape::kDim, Shape::kKeys, Shape::kThreads, Shape::kInt8>(values(stage), p_.kv.values, rows_[slot]);
   }
   // Tiles are committed in order, one group each; all but the newest stages_ - 1 must be there.
@@ -153,7 +169,7 @@ class MmaBlock {
     const int next_slot = slot == 0 ? stages_ : slot - 1;
     if (more) find(tile + stages_, next_slot);
     if (group_ < Shape::kScoreGroups) {
-      score(keys(stage));
+      score(stage);
       mask(tile, rows_[slot]);
       float largest[2];
       row_largest(largest);
@@ -171,7 +187,7 @@ class MmaBlock {
   }
 
   // S = Q K^T for 16 rows and kWarpKeys keys.
-  __device__ void score(std::uint32_t keys) {
+  __device__ void score(int stage) {
     constexpr int kTiles = Shape::kWarpKeys / 8;
     float sums[Shape::kChains][kTiles][4] = {};
     const int key0 = group_ * Shape::kWarpKeys;
@@ -184,7 +200,7 @@ class MmaBlock {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         std::uint32_t b[4];
-        load_matrices(b, chunk_address<Shape::kKeys>(keys, key0 + n * 8 + lane_ % 8, k * 4 + lane_ / 8));
+        load_matrices(b, key_address(stage, key0 + n * 8 + lane_ % 8, k * 4 + lane_ / 8));
         constexpr int kHalf = Shape::kChains == 4 ? 2 : 1;
         multiply_add(sums[Shape::kChains > 1 ? k % kHalf : 0][n], a[0], b[0], b[1]);
         multiply_add(sums[Shape::kChains > 1 ? kHalf + k % kHalf : 0][n], a[1], b[2], b[3]);

@@ -80,6 +80,7 @@ inline constexpr std::int64_t kPartFloats = part_floats(kDim);
 
 struct LaunchShape {
   std::int32_t head_dim;
+  bool shared;  // form of the cache
   std::int32_t kv_heads;
   std::int32_t sequences;
   bool int8;
@@ -92,13 +93,22 @@ struct DecodeLimits {
   std::int32_t stages[kClusterSizes];  // at most, in clusters of 1, 2, 4, 8, 16; 0: the device cannot place them
   std::int32_t blocks_at_once[kMaxStages][kClusterSizes];  // by stages - 1
 };
+// The shared form of the cache is served where a quarter of the channels of a head turns, for bf16.
+constexpr bool serves_shared(std::int64_t head_dim, std::int64_t key_channels) {
+  return (head_dim == 128 || head_dim == 512) && key_channels * 4 == head_dim;
+}
+
 // prepare_*: sets the attributes of the kernels for this head size and element; before any launch.
 cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits);
-cudaError_t prepare_prefill(std::int32_t head_dim, bool int8);
+cudaError_t prepare_decode_shared(std::int32_t head_dim, DecodeLimits& limits);
+cudaError_t prepare_prefill(std::int32_t head_dim, bool shared, bool int8);
 cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape);
-// wgmma: bf16 caches, positive scales, head sizes of whole 64 elements.
-bool serves_prefill_wgmma(std::int32_t head_dim);
-cudaError_t prepare_prefill_wgmma(std::int32_t head_dim);
+cudaError_t launch_decode_shared(const FlashParams& params, const LaunchShape& shape);
+// wgmma: bf16 caches, positive scales, head sizes of whole 64 elements; in the shared form 512.
+bool serves_prefill_wgmma(std::int32_t head_dim, bool shared);
+// Rows of a tile of keys.
+std::int32_t prefill_wgmma_keys(bool shared);
+cudaError_t prepare_prefill_wgmma(std::int32_t head_dim, bool shared);
 struct TensorMaps;
 cudaError_t launch_prefill_wgmma(const FlashParams& params, const TensorMaps& maps, const LaunchShape& shape,
                                  std::int32_t max_new_tokens);

@@ -40,13 +40,22 @@ cudaError_t launch(FlashParams params, const LaunchShape& shape, std::int32_t ma
 
 }  // namespace
 
-cudaError_t prepare_prefill(std::int32_t head_dim, bool int8) {
+cudaError_t prepare_prefill(std::int32_t head_dim, bool shared, bool int8) {
+  if (shared) {
+    return for_shared_head_dim(
+        head_dim, [&]<int kDim, int kKeys>() { return prepare<MmaShape<kDim, kPrefillRows, false, kKeys>>(); });
+  }
   return for_head_dim(head_dim, [&]<int kDim>() {
     return int8 ? prepare<MmaShape<kDim, kPrefillRows, true>>() : prepare<MmaShape<kDim, kPrefillRows, false>>();
   });
 }
 
 cudaError_t launch_prefill(const FlashParams& params, const LaunchShape& shape, std::int32_t max_new_tokens) {
+  if (shape.shared) {
+    return for_shared_head_dim(shape.head_dim, [&]<int kDim, int kKeys>() {
+      return launch<MmaShape<kDim, kPrefillRows, false, kKeys>>(params, shape, max_new_tokens);
+    });
+  }
   return for_head_dim(shape.head_dim, [&]<int kDim>() {
     return shape.int8 ? launch<MmaShape<kDim, kPrefillRows, true>>(params, shape, max_new_tokens)
                       : launch<MmaShape<kDim, kPrefillRows, false>>(params, shape, max_new_tokens);

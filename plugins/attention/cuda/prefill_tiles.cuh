@@ -7,23 +7,29 @@
 
 namespace facet::attention::cuda {
 
-template <int kDimT>
+// kKeyChannelsT: 0, or channels of a key in the shared form of the cache. A tile is then one: the panels of the values,
+// and behind them one of keys for each half of a head, which meets the first panel of queries of a warpgroup.
+template <int kDimT, int kKeyChannelsT = 0>
 struct WgmmaShape {
   static constexpr int kDim = kDimT;
+  static constexpr bool kOneTile = kKeyChannelsT > 0;
   static constexpr bool kShared = kDim > 256;                 // both warpgroups work on the same queries
   static constexpr int kColumns = kShared ? kDim / 2 : kDim;  // depth of Q K^T and columns of O of a warpgroup
   static constexpr int kRows = kShared ? 64 : 128;
-  static constexpr int kKeys = 64;
-  static constexpr int kStages = kShared ? 1 : 2;
+  static constexpr int kKeys = kOneTile ? 48 : 64;  // two stages of 64 keys in the shared form pass the memory by 30 KB
+  static constexpr int kStages = kShared && !kOneTile ? 1 : 2;
   static constexpr int kThreads = 3 * 128;
-  static constexpr int kPanelBytes = kKeys * 128;  // of keys and values; of 64 queries as well
-  static constexpr int kPanels = kDim / 64;
+  static constexpr int kPanelBytes = kKeys * 128;  // of keys and values
+  static constexpr int kQueryPanelBytes = 64 * 128;
+  static constexpr int kPanels = (kDim + kKeyChannelsT) / 64;
   static constexpr int kOwnPanels = kColumns / 64;
   static constexpr int kTileBytes = kPanels * kPanelBytes;
-  static constexpr int kQueryBytes = 2 * kOwnPanels * kPanelBytes;
+  static constexpr int kTileCount = kOneTile ? 1 : 2;  // of a stage
+  static constexpr int kQueryBytes = 2 * kOwnPanels * kQueryPanelBytes;
   static constexpr int kExchangeBytes = kShared ? 2 * 64 * kKeys * 4 : 0;
-  static constexpr int kSharedBytes = 1024 + kQueryBytes + 2 * kStages * kTileBytes + kExchangeBytes + 128;
+  static constexpr int kSharedBytes = 1024 + kQueryBytes + kTileCount * kStages * kTileBytes + kExchangeBytes + 128;
   static_assert(kDim % 64 == 0 && kSharedBytes <= 227 * 1024);
+  static_assert(!kOneTile || (kShared && kKeyChannelsT == 128));
 };
 
 // Shared memory of a block, and the barriers of its ring.
@@ -34,7 +40,7 @@ struct WgmmaMemory {
   __device__ explicit WgmmaMemory(const unsigned char* shared) {
     queries = (shared_address(shared) + 1023u) & ~1023u;
     keys = queries + Shape::kQueryBytes;
-    values = keys + Shape::kStages * Shape::kTileBytes;
+    values = Shape::kOneTile ? keys : keys + Shape::kStages * Shape::kTileBytes;
     exchange = values + Shape::kStages * Shape::kTileBytes;
     barriers = exchange + Shape::kExchangeBytes;
   }
@@ -100,7 +106,7 @@ __device__ void produce(const FlashParams& p, const TensorMaps& maps, const Work
     const int begin = walk.position(tile);
     const int boxes = min(Shape::kKeys, walk.end(tile) - begin + box - 1) / box;
     const auto copy = [&](const CUtensorMap* map, std::uint32_t to, std::uint32_t barrier) {
-      barrier_expect(barrier, boxes * box * Shape::kDim * 2);
+      barrier_expect(barrier, boxes * box * Shape::kPanels * 128);
       for (int i = 0; i < boxes; ++i) {
         const std::uint32_t row = logical_row(p.kv, begin + i * box);
         const int block = p.kv.single_block != 0 ? work.only_block : table[row / p.kv.block_rows];
@@ -111,8 +117,10 @@ __device__ void produce(const FlashParams& p, const TensorMaps& maps, const Work
         }
       }
     };
-    barrier_wait(memory.free_keys(stage), parity);
-    copy(&maps.keys, memory.keys_of(stage), memory.full_keys(stage));
+    if constexpr (!Shape::kOneTile) {
+      barrier_wait(memory.free_keys(stage), parity);
+      copy(&maps.keys, memory.keys_of(stage), memory.full_keys(stage));
+    }
     barrier_wait(memory.free_values(stage), parity);
     copy(&maps.values, memory.values_of(stage), memory.full_values(stage));
     if (++stage == Shape::kStages) {

@@ -34,10 +34,21 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 
 template <int kDim>
 inline constexpr bool kServed = kDim != 96;
+using SharedShape = WgmmaShape<512, 128>;
+
+template <typename Shape>
+cudaError_t launch(const FlashParams& params, const TensorMaps& maps, const LaunchShape& shape,
+                   std::int32_t max_new_tokens) {
+  const std::int64_t rows = std::int64_t{max_new_tokens} * params.group;
+  return launch_grid(prefill_wgmma_kernel<Shape>, params, shape,
+                     static_cast<int>((rows + Shape::kRows - 1) / Shape::kRows), 1, Shape::kThreads,
+                     Shape::kSharedBytes, maps);
+}
 
 }  // namespace
 
-cudaError_t prepare_prefill_wgmma(std::int32_t head_dim) {
+cudaError_t prepare_prefill_wgmma(std::int32_t head_dim, bool shared) {
+  if (shared) return allow_shared(prefill_wgmma_kernel<SharedShape>, SharedShape::kSharedBytes);
   return for_head_dim(head_dim, [&]<int kDim>() {
     if constexpr (kServed<kDim>) {
       return allow_shared(prefill_wgmma_kernel<WgmmaShape<kDim>>, WgmmaShape<kDim>::kSharedBytes);
@@ -47,19 +58,20 @@ cudaError_t prepare_prefill_wgmma(std::int32_t head_dim) {
   });
 }
 
-bool serves_prefill_wgmma(std::int32_t head_dim) {
-  return head_dim % 64 == 0;
+bool serves_prefill_wgmma(std::int32_t head_dim, bool shared) {
+  return shared ? head_dim == SharedShape::kDim : head_dim % 64 == 0;
+}
+
+std::int32_t prefill_wgmma_keys(bool shared) {
+  return shared ? SharedShape::kKeys : WgmmaShape<64>::kKeys;
 }
 
 cudaError_t launch_prefill_wgmma(const FlashParams& params, const TensorMaps& maps, const LaunchShape& shape,
                                  std::int32_t max_new_tokens) {
+  if (shape.shared) return launch<SharedShape>(params, maps, shape, max_new_tokens);
   return for_head_dim(shape.head_dim, [&]<int kDim>() {
     if constexpr (kServed<kDim>) {
-      using Shape = WgmmaShape<kDim>;
-      const std::int64_t rows = std::int64_t{max_new_tokens} * params.group;
-      return launch_grid(prefill_wgmma_kernel<Shape>, params, shape,
-                         static_cast<int>((rows + Shape::kRows - 1) / Shape::kRows), 1, Shape::kThreads,
-                         Shape::kSharedBytes, maps);
+      return launch<WgmmaShape<kDim>>(params, maps, shape, max_new_tokens);
     } else {
       return cudaErrorInvalidValue;
     }

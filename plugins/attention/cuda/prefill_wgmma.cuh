@@ -4,7 +4,7 @@
 // Head sizes up to 256: each of the two owns 64 of the block's 128 packed queries and all columns of O (128 registers
 // at 256). Head size 512: O of 64 queries alone is 256 registers, so both own the same 64 queries and half of the
 // columns; each multiplies half of the depth of Q K^T, they add their halves through shared memory, and both have all
-// weights.
+// weights. In the shared form the channels that turn are the first panel of either half of the depth.
 #pragma once
 
 #include "attention/cuda/prefill_tiles.cuh"
@@ -34,14 +34,28 @@ class WgmmaConsumer {
   __device__ void run() {
     const int tiles = walk_.tiles();
     load_queries();
-    if constexpr (Shape::kStages > 1) {
+    if constexpr (Shape::kOneTile) {
+      for (int tile = 0; tile < tiles; ++tile) {
+        const int stage = tile % Shape::kStages;
+        const auto parity = static_cast<std::uint32_t>(tile / Shape::kStages & 1);
+        start_scores(stage, parity);
+        wgmma_wait<0>();
+        exchange_scores();
+        weigh(tile);
+        scale_sums();
+        pack_weights();
+        start_values(tile, stage, parity);
+        wgmma_wait<0>();
+        release(memory_.free_values(stage));
+      }
+    } else if constexpr (Shape::kStages > 1) {
       run_overlapped(tiles);
     } else {
       for (int tile = 0; tile < tiles; ++tile) {
         start_scores(0, static_cast<std::uint32_t>(tile & 1));
         wgmma_wait<0>();
         release(memory_.free_keys(0));
-        if constexpr (Shape::kShared) exchange_scores(tile + 1 < tiles);
+        if constexpr (Shape::kShared) exchange_scores();
         weigh(tile);
         scale_sums();
         pack_weights();
@@ -78,7 +92,7 @@ class WgmmaConsumer {
     if (lane_ == 0) barrier_arrive(barrier);
   }
   __device__ std::uint32_t queries() const {
-    return memory_.queries + static_cast<std::uint32_t>(group_ * Shape::kOwnPanels * Shape::kPanelBytes);
+    return memory_.queries + static_cast<std::uint32_t>(group_ * Shape::kOwnPanels * Shape::kQueryPanelBytes);
   }
   // Offset of this warpgroup's half of the panels of a tile.
   __device__ std::uint32_t own_panels() const {
@@ -110,20 +124,25 @@ class WgmmaConsumer {
 
   // S = Q K^T under way.
   __device__ void start_scores(int stage, std::uint32_t parity) {
-    barrier_wait(memory_.full_keys(stage), parity);
+    barrier_wait(Shape::kOneTile ? memory_.full_values(stage) : memory_.full_keys(stage), parity);
     const std::uint64_t a = wgmma_matrix(queries());
     const std::uint64_t b = wgmma_matrix(memory_.keys_of(stage) + own_panels());
+    // Panels behind those of the values.
+    const std::uint64_t turned = wgmma_matrix(
+        memory_.keys_of(stage) + static_cast<std::uint32_t>((Shape::kDim / 64 + group_) * Shape::kPanelBytes));
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Shape::kColumns / 16; ++k) {
-      const auto offset = static_cast<std::uint64_t>((k / 4 * Shape::kPanelBytes + k % 4 * 32) >> 4);
-      ScoreProduct<Shape::kKeys>::run(score_, a + offset, b + offset, k > 0);
+      const auto a_offset = static_cast<std::uint64_t>((k / 4 * Shape::kQueryPanelBytes + k % 4 * 32) >> 4);
+      const auto b_offset = static_cast<std::uint64_t>((k / 4 * Shape::kPanelBytes + k % 4 * 32) >> 4);
+      const bool turns = Shape::kOneTile && k < 4;
+      ScoreProduct<Shape::kKeys>::run(score_, a + a_offset, turns ? turned + b_offset : b + b_offset, k > 0);
     }
     wgmma_commit();
   }
   // O += P V under way.
   __device__ void start_values(int tile, int stage, std::uint32_t parity) {
-    barrier_wait(memory_.full_values(stage), parity);
+    if constexpr (!Shape::kOneTile) barrier_wait(memory_.full_values(stage), parity);
     clear_values(tile, stage);
     const std::uint64_t b = wgmma_matrix(memory_.values_of(stage) + own_panels(), Shape::kPanelBytes);
     wgmma_fence();
@@ -134,7 +153,8 @@ class WgmmaConsumer {
     wgmma_commit();
   }
 
-  // A weight of zero times what an unwritten row holds may be NaN. Both warpgroups clear, each before it reads.
+  // A weight of zero times what an unwritten row holds may be NaN. Both warpgroups clear, each before it reads. In the
+  // shared form values have been read for scores before, by both (exchange_scores).
   __device__ void clear_values(int tile, int stage) const {
     const int first = walk_.position(tile);
     const int low = max(work_.low - first, 0);
@@ -179,18 +199,18 @@ class WgmmaConsumer {
   }
 
   // Both warpgroups add the halves of the depth; a thread's scores are those of its twin.
-  __device__ void exchange_scores(bool more) {
+  __device__ void exchange_scores() {
     const std::uint32_t own = memory_.exchange + static_cast<std::uint32_t>(group_ * (64 * Shape::kKeys * 4));
     const std::uint32_t other = memory_.exchange + static_cast<std::uint32_t>((group_ ^ 1) * (64 * Shape::kKeys * 4));
     const auto at = [&](int i) { return static_cast<std::uint32_t>((i * 128 + thread_) * 16); };
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < Shape::kKeys / 8; ++i) {
       store16(own + at(i), make_uint4(__float_as_uint(score_[i * 4]), __float_as_uint(score_[i * 4 + 1]),
                                       __float_as_uint(score_[i * 4 + 2]), __float_as_uint(score_[i * 4 + 3])));
     }
     named_sync(3, 256);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < Shape::kKeys / 8; ++i) {
       float4 value;
       asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                    : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
@@ -201,7 +221,6 @@ class WgmmaConsumer {
       score_[i * 4 + 2] += value.z;
       score_[i * 4 + 3] += value.w;
     }
-    static_cast<void>(more);
     named_sync(4, 256);  // the halves may be overwritten
   }
 

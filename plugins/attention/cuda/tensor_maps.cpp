@@ -27,9 +27,9 @@ Encode encode_function() {
   return encode;
 }
 
-CUtensorMap make_map(const TensorView& view, const void* pool) {
+CUtensorMap make_map(const TensorView& view, const void* pool, std::int64_t width) {
   // The number of blocks is the cache's affair; block tables name only real ones.
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(view.head_dim), static_cast<cuuint64_t>(view.block_rows),
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(view.block_rows),
                               static_cast<cuuint64_t>(view.kv_heads), cuuint64_t{1} << 31};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(view.row_stride) * 2,
                                 static_cast<cuuint64_t>(view.head_stride) * 2,
@@ -51,10 +51,10 @@ CUtensorMap make_map(const TensorView& view, const void* pool) {
 
 }  // namespace
 
-std::int32_t tensor_box_rows(bool paged, std::int64_t block_rows) {
-  if (!paged) return 64;
-  for (const std::int32_t rows : {64, 32, 16}) {
-    if (block_rows % rows == 0) return rows;
+std::int32_t tensor_box_rows(bool paged, std::int64_t block_rows, std::int32_t tile_rows) {
+  if (!paged) return tile_rows;
+  for (std::int32_t rows = tile_rows; rows > 0; rows -= 16) {
+    if (tile_rows % rows == 0 && block_rows % rows == 0) return rows;
   }
   return 0;
 }
@@ -64,7 +64,7 @@ void require_tensor_maps() {
 }
 
 TensorMaps make_tensor_maps(const TensorView& view) {
-  return {make_map(view, view.keys), make_map(view, view.values)};
+  return {make_map(view, view.keys, view.key_width), make_map(view, view.values, view.value_width)};
 }
 
 }  // namespace facet::attention::cuda

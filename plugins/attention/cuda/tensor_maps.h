@@ -15,14 +15,15 @@ struct TensorMaps {
 struct TensorView {
   const void* keys;
   const void* values;
-  std::int64_t head_dim, block_rows, kv_heads;
+  std::int64_t key_width, value_width;  // elements of a row of a head
+  std::int64_t block_rows, kv_heads;
   std::int64_t block_stride, row_stride, head_stride;  // elements of bf16
   std::int32_t box_rows;
 };
 
-// Rows of a box that never straddles two blocks of `block_rows`: 64, or for small pages what divides them; 0: none
-// does.
-std::int32_t tensor_box_rows(bool paged, std::int64_t block_rows);
+// Rows of a box that divides a tile of `tile_rows` and never straddles two blocks of `block_rows`: the whole tile, or
+// for pages its half, quarter or third, whatever divides both; 0: no multiple of 16 does.
+std::int32_t tensor_box_rows(bool paged, std::int64_t block_rows, std::int32_t tile_rows);
 
 // Throws sdk::Failure when the driver cannot describe tensors.
 void require_tensor_maps();

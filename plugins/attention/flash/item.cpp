@@ -59,15 +59,17 @@ void ItemRunner::find_rows(const Item& item, std::int64_t begin, std::int64_t en
   });
 }
 
-// Addresses of the keys at [begin, end) of the next block. Slots it leaves out repeat the first one: a hint only.
+// Addresses of the keys at [begin, end) of the next block, in the shared form of the rows' values, behind which the
+// keys lie. Slots it leaves out repeat the first one: a hint only.
 void ItemRunner::find_next_keys(const Item& item, std::int64_t begin, std::int64_t end) {
   const abi::KvView& view = *args_.kv;
   const std::int64_t bytes = sdk::element_bytes(view.layout.element);
   const std::int64_t base = begin - begin % plan_.key_block;
+  const auto* rows = static_cast<const std::byte*>(view.key_channels > 0 ? view.values : view.keys);
   sdk::for_each_kv_run(view, item.sequence, begin, end, [&](const sdk::KvRun& run) {
     for (std::int64_t i = 0; i < run.count; ++i) {
       const std::int64_t offset = run.offset + i * view.row_stride + item.kv_head * view.head_stride;
-      scratch_.next_keys[run.position + i - base] = static_cast<const std::byte*>(view.keys) + offset * bytes;
+      scratch_.next_keys[run.position + i - base] = rows + offset * bytes;
     }
   });
   std::fill(scratch_.next_keys + (end - base), scratch_.next_keys + plan_.key_block, scratch_.next_keys[0]);
@@ -103,6 +105,7 @@ void ItemRunner::attend_part(const Item& item, std::int64_t part, SoftmaxState s
   BlockTask task{};
   task.row_count = (item.token_end - item.token_begin) * plan_.group;
   task.head_dim = plan_.problem.head_dim;
+  task.key_channels = plan_.problem.key_channels;
   task.stride = plan_.stride;
   task.wide_stride = plan_.wide_stride;
   task.key_block = plan_.key_block;
@@ -115,7 +118,7 @@ void ItemRunner::attend_part(const Item& item, std::int64_t part, SoftmaxState s
   task.key_scales = scaled ? scratch_.key_scales : nullptr;
   task.value_scales = scaled ? scratch_.value_scales : nullptr;
   task.element = element_of(plan_.problem.layout);
-  task.widen = task.row_count >= kWidenRows;
+  task.widen = task.row_count >= kWidenRows || task.key_channels > 0;
   task.scores = scratch_.scores;
   task.wide_keys = scratch_.wide_keys;
   task.wide_values = scratch_.wide_values;

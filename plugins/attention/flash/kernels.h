@@ -23,10 +23,11 @@ struct SoftmaxState {
 struct BlockTask {
   std::int64_t row_count;
   std::int64_t head_dim;
-  std::int64_t stride;       // floats between packed rows: head_dim rounded up to 16, the rest is zero
-  std::int64_t wide_stride;  // floats between widened rows; a power of two would crowd a few sets of the cache
-  std::int64_t key_block;    // keys of a full block, a multiple of 16
-  std::int32_t key_begin;    // keys any row sees: [key_begin, key_end); nothing else is read
+  std::int64_t key_channels;  // 0, or those of keys in the shared form (abi::KvView), which is always widened
+  std::int64_t stride;        // floats between packed rows: head_dim rounded up to 16, the rest is zero
+  std::int64_t wide_stride;   // floats between widened rows; a power of two would crowd a few sets of the cache
+  std::int64_t key_block;     // keys of a full block, a multiple of 16
+  std::int32_t key_begin;     // keys any row sees: [key_begin, key_end); nothing else is read
   std::int32_t key_end;
   const std::int32_t* row_begin;  // [rows] keys each row sees
   const std::int32_t* row_end;

@@ -48,6 +48,21 @@ struct RowTask {
   float* output;
 };
 
+// Score of a key before the problem's scale. In the shared form the value stands for what the key does not have.
+template <typename Element>
+double score_of(const abi::KvView& view, const RowTask& task, std::int64_t offset, std::int64_t scale_offset) {
+  const auto* key = static_cast<const Element*>(view.keys) + offset;
+  const double key_scale = view.key_scales == nullptr ? 1.0 : static_cast<double>(view.key_scales[scale_offset]);
+  if (view.key_channels == 0) return dot(task.query, key, view.head_dim) * key_scale;
+  const auto* value = static_cast<const Element*>(view.values) + offset;
+  const double value_scale = view.value_scales == nullptr ? 1.0 : static_cast<double>(view.value_scales[scale_offset]);
+  const std::int64_t half = view.head_dim / 2, live = view.key_channels / 2;
+  const float* second = task.query + half;
+  return (dot(task.query, key, live) + dot(second, key + live, live)) * key_scale +
+         (dot(task.query + live, value + live, half - live) + dot(second + live, value + half + live, half - live)) *
+             value_scale;
+}
+
 template <typename Element>
 void attend(const abi::AttentionProblem& problem, const abi::KvView& view, const RowTask& task, double* scratch) {
   const std::int64_t head_dim = problem.head_dim;
@@ -56,13 +71,10 @@ void attend(const abi::AttentionProblem& problem, const abi::KvView& view, const
   double largest = -std::numeric_limits<double>::infinity();
   sdk::for_each_kv_run(view, task.sequence, task.begin, task.end, [&](const sdk::KvRun& run) {
     for (std::int64_t i = 0; i < run.count; ++i) {
-      const auto* key =
-          static_cast<const Element*>(view.keys) + run.offset + i * view.row_stride + task.kv_head * view.head_stride;
-      double score = dot(task.query, key, head_dim) * static_cast<double>(problem.scale);
-      if (view.key_scales != nullptr) {
-        score *= static_cast<double>(
-            view.key_scales[run.scale_offset + i * view.scale_row_stride + task.kv_head * view.scale_head_stride]);
-      }
+      const double score =
+          score_of<Element>(view, task, run.offset + i * view.row_stride + task.kv_head * view.head_stride,
+                            run.scale_offset + i * view.scale_row_stride + task.kv_head * view.scale_head_stride) *
+          static_cast<double>(problem.scale);
       scores[run.position - task.begin + i] = score;
       largest = std::max(largest, score);
     }

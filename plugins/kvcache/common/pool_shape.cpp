@@ -19,6 +19,10 @@ void check_problem(const abi::KvProblem& problem, sdk::Reasons& reasons) {
   positive(problem.layer_count, "layer_count");
   positive(problem.kv_heads, "kv_heads");
   positive(problem.head_dim, "head_dim");
+  reasons.require(problem.key_channels == 0 || (problem.key_channels > 0 && problem.key_channels % 2 == 0 &&
+                                                problem.key_channels < problem.head_dim),
+                  "key_channels is ", problem.key_channels, ", it must be 0 (whole keys) or even and below head_dim, ",
+                  problem.head_dim);
   positive(problem.max_sequences, "max_sequences");
   positive(problem.max_context, "max_context");
   positive(problem.max_chunk, "max_chunk");
@@ -40,8 +44,8 @@ void check_pool(const abi::KvProblem& problem, abi::DType element, std::int64_t 
   reasons.require(blocks <= kMaxInt32, "the pool would have ", blocks, " blocks, block tables name at most ",
                   kMaxInt32);
   // A double is exact enough for a bound that leaves a factor of 8 to the range of int64.
-  const double head_bytes =
-      static_cast<double>(problem.head_dim) * static_cast<double>(sdk::element_bytes(element)) + 4;
+  const auto width = static_cast<double>(sdk::kv_row_width(problem.head_dim, problem.key_channels));
+  const double head_bytes = width * static_cast<double>(sdk::element_bytes(element)) + 4;
   const double block_bytes = head_bytes * static_cast<double>(problem.kv_heads) * static_cast<double>(block_rows) + 128;
   const double bytes = 2 * block_bytes * static_cast<double>(blocks) * static_cast<double>(problem.layer_count);
   reasons.require(bytes < 1152921504606846976.0, "the pool would have about ", bytes,
@@ -50,21 +54,22 @@ void check_pool(const abi::KvProblem& problem, abi::DType element, std::int64_t 
 
 PoolShape::PoolShape(const abi::KvProblem& problem, const abi::KvLayout& layout, std::int64_t blocks)
     : layout_(layout),
-      strides_(sdk::kv_strides(layout, problem.kv_heads, problem.head_dim)),
+      strides_(sdk::kv_strides(layout, problem.kv_heads, sdk::kv_row_width(problem.head_dim, problem.key_channels))),
       layers_(problem.layer_count),
       kv_heads_(problem.kv_heads),
       head_dim_(problem.head_dim),
+      key_channels_(problem.key_channels),
       blocks_(blocks) {
   // Strides are rounded to the alignment, so every part starts aligned without padding between the parts.
   codes_bytes_ = blocks * strides_.block * sdk::element_bytes(layout.element);
   scales_bytes_ = blocks * strides_.scale_block * static_cast<std::int64_t>(sizeof(float));
-  layer_bytes_ = 2 * (codes_bytes_ + scales_bytes_);
+  layer_bytes_ = (key_channels_ == 0 ? 2 : 1) * codes_bytes_ + 2 * scales_bytes_;
 }
 
 std::uint64_t PoolShape::row_bytes() const {
-  const std::int64_t codes = kv_heads_ * head_dim_ * sdk::element_bytes(layout_.element);
-  const std::int64_t scales = layout_.scales == abi::KvScales::per_row_head ? kv_heads_ * 4 : 0;
-  return static_cast<std::uint64_t>(layers_ * 2 * (codes + scales));
+  const std::int64_t codes = sdk::key_value_width(head_dim_, key_channels_) * sdk::element_bytes(layout_.element);
+  const std::int64_t scales = layout_.scales == abi::KvScales::per_row_head ? 2 * 4 : 0;
+  return static_cast<std::uint64_t>(layers_ * kv_heads_ * (codes + scales));
 }
 
 void PoolShape::check_memory(const abi::Memory& pool) const {
@@ -84,11 +89,18 @@ void PoolShape::fill(const abi::Memory& pool, std::int64_t layer, std::int64_t r
   view.layout = layout_;
   view.kv_heads = kv_heads_;
   view.head_dim = head_dim_;
+  view.key_channels = key_channels_;
+  char* scales = begin + 2 * codes_bytes_;
   view.keys = begin;
   view.values = begin + codes_bytes_;
+  if (key_channels_ > 0) {
+    scales = begin + codes_bytes_;
+    view.values = begin;
+    view.keys = begin + head_dim_ * sdk::element_bytes(layout_.element);
+  }
   if (layout_.scales == abi::KvScales::per_row_head) {
-    view.key_scales = reinterpret_cast<float*>(begin + 2 * codes_bytes_);
-    view.value_scales = reinterpret_cast<float*>(begin + 2 * codes_bytes_ + scales_bytes_);
+    view.key_scales = reinterpret_cast<float*>(scales);
+    view.value_scales = reinterpret_cast<float*>(scales + scales_bytes_);
   }
   view.block_stride = strides_.block;
   view.row_stride = strides_.row;

@@ -1,4 +1,5 @@
-// Where everything lies in the pool of one group: for each layer keys, values, key scales, value scales.
+// Where everything lies in the pool of one group: for each layer keys, values (in the shared form one after the other
+// in each row), key scales, value scales.
 #pragma once
 
 #include "facet/sdk/kv_cache.h"
@@ -37,8 +38,9 @@ class PoolShape {
   std::int64_t layers_ = 0;
   std::int64_t kv_heads_ = 0;
   std::int64_t head_dim_ = 0;
+  std::int64_t key_channels_ = 0;
   std::int64_t blocks_ = 1;
-  std::int64_t codes_bytes_ = 0;   // keys of one layer; values take the same
+  std::int64_t codes_bytes_ = 0;   // keys of one layer, values take the same; in the shared form of both
   std::int64_t scales_bytes_ = 0;  // key scales of one layer; value scales take the same
   std::int64_t layer_bytes_ = 0;
 };

@@ -81,6 +81,49 @@ TEST_F(FlashCuda, ModelShapes) {
   check(global, {KvAddressing::contiguous}, {{64, 300}}, "global long prefill");
 }
 
+// Keys of which only the channels that turn lie beside the values: every layout, decode and both prefill kernels,
+// groups of any size, contexts around tile, split and page edges.
+TEST_F(FlashCuda, SharedForm) {
+  for (const auto& [dim, channels] : {std::pair{128, 32}, {512, 128}}) {
+    for (const KvAddressing addressing : kAddressings) {
+      for (const KvOrder order : kOrders) {
+        for (const std::uint32_t block_rows : {16u, 24u, 48u, 64u}) {
+          if (addressing != KvAddressing::paged && block_rows != 16) continue;
+          for (const std::int64_t window : {0, 24}) {
+            const CudaShape shape{4, 2, dim, window, 4.0f, channels};
+            check(shape, {addressing, order, DType::bf16, block_rows, 2}, {{70, 1}, {0, 45}, {0, 0}, {9, 5}, {150, 33}},
+                  "shared form");
+          }
+        }
+      }
+    }
+    for (const std::int64_t group : {1, 3, 16, 24}) {
+      const CudaShape shape{group, 1, dim, 0, 4.0f, channels};
+      check(shape, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 64}, {{300, 1}, {211, 1}, {0, 1}}, "decode");
+      check(shape, {KvAddressing::contiguous}, {{0, 70}, {130, 3}, {222, 1}}, "mixture");
+    }
+  }
+}
+
+TEST_F(FlashCuda, SharedFormOfTheModel) {
+  const CudaShape global{16, 1, 512, 0, 4.0f, 128};
+  for (const std::int64_t context : {1, 15, 47, 48, 49, 63, 64, 65, 96, 1023, 1025, 1500}) {
+    check(global, {KvAddressing::contiguous}, {{context - 1, 1}, {2 * context, 1}}, "decode");
+    check(global, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 64}, {{context, 37}}, "prefill");
+  }
+  check(global, {KvAddressing::paged, KvOrder::token_major, DType::bf16, 32}, {{0, 131}, {700, 20}, {900, 1}},
+        "prefill");
+  check(global, {KvAddressing::contiguous}, {{64, 300}}, "long prefill");
+  std::vector<Piece> pieces;
+  for (std::int64_t i = 0; i < 64; ++i) pieces.push_back({i * 40 + 3, 1});
+  check(global, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 64}, pieces, "64 sequences");
+  // Without wgmma, and with scores of the other sign.
+  const AttentionPlugin plugin("attention_flash_cuda", host(), {{"wgmma", 0}});
+  CudaWorld world(global, {KvAddressing::contiguous}, {{0, 131}, {700, 20}, {900, 1}}, base_seed());
+  check(plugin, world, "mma.sync");
+  check({16, 1, 512, 0, -4.0f, 128}, {KvAddressing::contiguous}, {{200, 1}, {0, 50}}, "negative scale");
+}
+
 TEST_F(FlashCuda, ScalesOfEverySign) {
   for (const float sharpness : {-4.0f, 0.0f, 40.0f}) {
     const CudaShape shape{8, 2, 128, 0, sharpness};
@@ -97,9 +140,12 @@ TEST_F(FlashCuda, RandomBatches) {
     const AttentionPlugin plugin("attention_flash_cuda", host(),
                                  {{"split_keys", 16 * pick(1, 20)}, {"cluster_blocks", std::int64_t{1} << pick(0, 4)}});
     const std::int64_t kv_heads = pick(1, 4);
-    const CudaShape shape{kv_heads * pick(1, 18), kv_heads, kHeadDims[pick(0, 4)], pick(0, 2) * pick(1, 300)};
-    const CudaStorage storage{kAddressings[pick(0, 2)], kOrders[pick(0, 1)], kElements[pick(0, 3) / 3],
-                              static_cast<std::uint32_t>(pick(1, 80)), pick(0, 70)};
+    CudaShape shape{kv_heads * pick(1, 18), kv_heads, kHeadDims[pick(0, 4)], pick(0, 2) * pick(1, 300)};
+    const bool shared = (shape.head_dim == 128 || shape.head_dim == 512) && pick(0, 1) == 1;
+    if (shared) shape.key_channels = shape.head_dim / 4;
+    CudaStorage storage{kAddressings[pick(0, 2)], kOrders[pick(0, 1)], kElements[pick(0, 3) / 3],
+                        static_cast<std::uint32_t>(pick(1, 80)), pick(0, 70)};
+    if (shared) storage.element = DType::bf16;
     std::vector<Piece> pieces;
     for (std::int64_t i = pick(1, 7); i > 0; --i)
       pieces.push_back({pick(0, 1) * pick(0, 700), pick(0, 1) * pick(0, 90)});
@@ -114,7 +160,8 @@ TEST_F(FlashCuda, RandomBatches) {
 // One graph, captured within bounds, serves other positions and token counts behind the same pointers.
 TEST_F(FlashCuda, GraphFollowsTheArrays) {
   for (const bool decode : {true, false}) {
-    for (const CudaShape& shape : {CudaShape{16, 8, 256, 200}, CudaShape{16, 1, 512, 0}, CudaShape{4, 4, 64, 0}}) {
+    for (const CudaShape& shape : {CudaShape{16, 8, 256, 200}, CudaShape{16, 1, 512, 0}, CudaShape{4, 4, 64, 0},
+                                   CudaShape{16, 1, 512, 0, 4.0f, 128}}) {
       const std::int64_t most = decode ? 1 : 40;
       const AttentionPlugin plugin("attention_flash_cuda", host());
       CudaWorld world(shape, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 32},
@@ -165,6 +212,11 @@ TEST_F(FlashCuda, SaysWhyNot) {
   EXPECT_NE(reasons([](auto& p) { p.head_dim = 80; }).find("head_dim 80"), std::string::npos);
   EXPECT_NE(reasons([](auto& p) { p.device = abi::Device::cpu; }).find("device"), std::string::npos);
   EXPECT_NE(reasons([](auto& p) { p.layout.element = DType::f32; }).find("KV element f32"), std::string::npos);
+  EXPECT_NE(reasons([](auto& p) { p.key_channels = 16; }).find("neither 32 of 128 nor 128 of 512"), std::string::npos);
+  EXPECT_NE(reasons([](auto& p) {
+              p.key_channels = 32, p.head_dim = 128, p.layout.element = DType::i8;
+            }).find("in the shared form KV element i8 is not bf16"),
+            std::string::npos);
   EXPECT_NE(reasons([](auto& p) { p.input = DType::f32; }).find("queries are f32"), std::string::npos);
 }
 

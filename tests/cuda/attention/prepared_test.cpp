@@ -68,6 +68,31 @@ TEST_F(Prepared, ModelShapes) {
   }
 }
 
+// The shared form of the cache: queries that bring the weights, and keys of which a part is written.
+TEST_F(Prepared, SharedForm) {
+  const AttentionPlugin plugin("attention_flash_cuda", host());
+  for (const auto& [dim, channels] : {std::pair{128, 32}, {512, 128}}) {
+    for (const KvAddressing addressing : kAddressings) {
+      for (const KvOrder order : kOrders) {
+        for (const std::int64_t group : {1, 2, 16}) {
+          check(plugin, {2 * group, 2, dim, group == 2 ? 24 : 0, 4.0f, channels},
+                {addressing, order, DType::bf16, 16, 2}, {{70, 1}, {0, 1}, {0, 0}, {9, 1}, {150, 1}, {31, 1}},
+                {true, channels / 2, group % 4}, "shared form");
+        }
+      }
+    }
+  }
+  const CudaShape global{16, 1, 512, 0, 4.0f, 128};
+  for (const std::int64_t context : {1, 16, 17, 65, 1024, 1025, 3000}) {
+    for (const bool together : {false, true}) {
+      std::vector<Piece> pieces{{context - 1, 1}};
+      if (together) pieces.insert(pieces.end(), {{2 * context, 1}, {0, 0}, {context / 2, 1}, {0, 1}});
+      check(plugin, global, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 64}, pieces,
+            {true, 64, together ? 3 : 0}, "shared form of the model");
+    }
+  }
+}
+
 // Angles of any count and at any address.
 TEST_F(Prepared, AnglesThatDoNotComeInFours) {
   const AttentionPlugin plugin("attention_flash_cuda", host());
@@ -91,12 +116,19 @@ TEST_F(Prepared, RandomBatches) {
         "attention_flash_cuda", host(),
         {{"split_keys", 16 * pick(1, longest_split)}, {"cluster_blocks", std::int64_t{1} << pick(0, 4)}});
     const std::int64_t kv_heads = pick(1, 4);
-    const CudaShape shape{kv_heads * pick(1, 16), kv_heads, kHeadDims[pick(0, 4)], pick(0, 2) * pick(1, 600)};
-    const CudaStorage storage{kAddressings[pick(0, 2)], kOrders[pick(0, 1)], kElements[pick(0, 3) / 3],
-                              static_cast<std::uint32_t>(pick(1, 80)), pick(0, 70)};
+    CudaShape shape{kv_heads * pick(1, 16), kv_heads, kHeadDims[pick(0, 4)], pick(0, 2) * pick(1, 600)};
+    const bool shared = (shape.head_dim == 128 || shape.head_dim == 512) && pick(0, 1) == 1;
+    if (shared) shape.key_channels = shape.head_dim / 4;
+    CudaStorage storage{kAddressings[pick(0, 2)], kOrders[pick(0, 1)], kElements[pick(0, 3) / 3],
+                        static_cast<std::uint32_t>(pick(1, 80)), pick(0, 70)};
     std::vector<Piece> pieces;
     for (std::int64_t i = pick(1, 9); i > 0; --i) pieces.push_back({pick(0, 1500), pick(0, 4) > 0 ? 1 : 0});
-    const PreparedShape prepared{pick(0, 1) == 1, pick(0, shape.head_dim / 2), pick(0, 3)};
+    PreparedShape prepared{pick(0, 1) == 1, pick(0, shape.head_dim / 2), pick(0, 3)};
+    if (shared) {
+      storage.element = DType::bf16;
+      prepared.values_from_keys = true;
+      prepared.live = shape.key_channels / 2;
+    }
     PreparedWorld(*backend_, plugin, shape, storage, pieces, prepared, random())
         .expect_equal("round " + std::to_string(round) + " of base seed " + std::to_string(base_seed()));
   }
@@ -105,10 +137,11 @@ TEST_F(Prepared, RandomBatches) {
 // One graph, captured within bounds, serves other positions and sequences behind the same pointers.
 TEST_F(Prepared, GraphFollowsTheArrays) {
   const AttentionPlugin plugin("attention_flash_cuda", host());
-  for (const CudaShape& shape : {CudaShape{16, 8, 256, 200}, CudaShape{16, 1, 512, 0}, CudaShape{4, 4, 64, 0}}) {
+  for (const CudaShape& shape : {CudaShape{16, 8, 256, 200}, CudaShape{16, 1, 512, 0}, CudaShape{4, 4, 64, 0},
+                                 CudaShape{16, 1, 512, 0, 4.0f, 128}}) {
+    const std::int64_t live = shape.key_channels > 0 ? shape.key_channels / 2 : shape.head_dim / 4;
     PreparedWorld world(*backend_, plugin, shape, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 32},
-                        {{900, 1}, {899, 1}, {999, 1}, {17, 1}}, {shape.kv_heads == 1, shape.head_dim / 4, 2},
-                        base_seed(), true);
+                        {{900, 1}, {899, 1}, {999, 1}, {17, 1}}, {shape.kv_heads == 1, live, 2}, base_seed(), true);
     const abi::BatchView bounds = world.world().batch();
     world.capture();
     const std::vector<std::vector<Piece>> steps = {

@@ -71,6 +71,7 @@ void CudaWorld::place(std::int64_t longest, std::int64_t most_tokens, bool whole
   problem_.query_heads = shape_.query_heads;
   problem_.kv_heads = shape_.kv_heads;
   problem_.head_dim = shape_.head_dim;
+  problem_.key_channels = shape_.key_channels;
   problem_.window = shape_.window;
   problem_.scale = shape_.sharpness / std::sqrt(static_cast<float>(shape_.head_dim));
   problem_.max_sequences = sequences;
@@ -87,6 +88,7 @@ void CudaWorld::place(std::int64_t longest, std::int64_t most_tokens, bool whole
   host_view_.layout = problem_.layout;
   host_view_.kv_heads = shape_.kv_heads;
   host_view_.head_dim = shape_.head_dim;
+  host_view_.key_channels = shape_.key_channels;
   host_view_.table_stride = paged ? sdk::ceil_div(longest, rows) + 1 : 1;
   table_.assign(index(sequences * host_view_.table_stride), -1);
   // Ids descend and skip, so that neighbouring blocks of a sequence are never neighbours in memory.
@@ -101,7 +103,8 @@ void CudaWorld::place(std::int64_t longest, std::int64_t most_tokens, bool whole
       blocks += 2;
     }
   }
-  const sdk::KvStrides strides = sdk::kv_strides(host_view_.layout, shape_.kv_heads, shape_.head_dim);
+  const sdk::KvStrides strides =
+      sdk::kv_strides(host_view_.layout, shape_.kv_heads, sdk::kv_row_width(shape_.head_dim, shape_.key_channels));
   host_view_.block_stride = strides.block;
   host_view_.row_stride = strides.row;
   host_view_.head_stride = strides.head;
@@ -132,10 +135,16 @@ void CudaWorld::make_sequence(std::int64_t sequence, std::int64_t begin, std::in
           (is_key ? key_scales_ : value_scales_)[index(run.scale_offset + head * host_view_.scale_head_stride)] = scale;
         }
         float* stored = (is_key ? made.keys : made.values).data() + (position * shape_.kv_heads + head) * dim;
-        std::uint8_t* pool = (is_key ? keys_ : values_).data();
+        const bool shared = shape_.key_channels > 0;
+        std::uint8_t* pool = (is_key && !shared ? keys_ : values_).data();
         for (std::int64_t d = 0; d < dim; ++d) {
-          const std::int64_t at = run.offset + head * host_view_.head_stride + d;
+          const std::int64_t in_half = d % (dim / 2), live = shape_.key_channels / 2;
+          std::int64_t at = run.offset + head * host_view_.head_stride + d;
           const float x = uniform(random);
+          if (is_key && shared) {
+            if (in_half >= live) continue;  // the value's
+            at += dim - d + (d < dim / 2 ? in_half : live + in_half);
+          }
           if (storage_.element == abi::DType::i8) {
             const auto code = static_cast<std::int8_t>(std::lrint(x * 127.0f));
             reinterpret_cast<std::int8_t*>(pool)[at] = code;
@@ -146,7 +155,15 @@ void CudaWorld::make_sequence(std::int64_t sequence, std::int64_t begin, std::in
           }
         }
       }
+      if (shape_.key_channels > 0) take_values(made, (position * shape_.kv_heads + head) * dim);
     }
+  }
+}
+
+// Channels of the key at `row` that its value stands for.
+void CudaWorld::take_values(Sequence& made, std::int64_t row) const {
+  for (std::int64_t d = 0; d < shape_.head_dim; ++d) {
+    if (d % (shape_.head_dim / 2) >= shape_.key_channels / 2) made.keys[index(row + d)] = made.values[index(row + d)];
   }
 }
 
@@ -162,6 +179,8 @@ void CudaWorld::upload() {
   view_ = host_view_;
   view_.keys = device_keys_->data();
   view_.values = device_values_->data();
+  if (shape_.key_channels > 0)
+    view_.keys = device_values_->data() + shape_.head_dim * sdk::element_bytes(storage_.element);
   view_.block_table = device_table_->data();
   if (storage_.element != abi::DType::i8) return;
   device_key_scales_ = std::make_unique<DeviceBuffer<float>>(key_scales_);
@@ -238,8 +257,8 @@ void CudaWorld::reset_cache() {
 
 std::string CudaWorld::describe() const {
   std::string text = "seed " + std::to_string(seed_) + " heads " + std::to_string(shape_.query_heads) + "/" +
-                     std::to_string(shape_.kv_heads) + " dim " + std::to_string(shape_.head_dim) + " window " +
-                     std::to_string(shape_.window) + " addressing " +
+                     std::to_string(shape_.kv_heads) + " dim " + std::to_string(shape_.head_dim) + " key channels " +
+                     std::to_string(shape_.key_channels) + " window " + std::to_string(shape_.window) + " addressing " +
                      std::to_string(static_cast<int>(storage_.addressing)) + " order " +
                      std::to_string(static_cast<int>(storage_.order)) + " element " +
                      std::to_string(static_cast<int>(storage_.element)) + " pieces";

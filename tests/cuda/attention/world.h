@@ -18,7 +18,8 @@ struct CudaShape {
   std::int64_t kv_heads = 8;
   std::int64_t head_dim = 256;
   std::int64_t window = 0;
-  float sharpness = 4.0f;  // scores lie in about [-sharpness, sharpness]; a negative one is a negative scale
+  float sharpness = 4.0f;         // scores lie in about [-sharpness, sharpness]; a negative one is a negative scale
+  std::int64_t key_channels = 0;  // more than 0: the shared form of the cache
 };
 
 struct CudaStorage {
@@ -63,10 +64,12 @@ class CudaWorld {
 
  private:
   struct Sequence {
-    std::vector<float> keys, values;  // as stored, [position, kv_head, head_dim]
+    // As stored, [position, kv_head, head_dim]; in the shared form keys have the value where it stands for them.
+    std::vector<float> keys, values;
   };
   void place(std::int64_t longest, std::int64_t most_tokens, bool whole);
   void make_sequence(std::int64_t sequence, std::int64_t begin, std::int64_t end, std::uint64_t seed);
+  void take_values(Sequence& made, std::int64_t row) const;
   void upload();
   void reference_row(std::int64_t sequence, std::int64_t token, std::int64_t head, double* result,
                      double* tolerance) const;
@@ -83,7 +86,7 @@ class CudaWorld {
   std::vector<Sequence> sequences_;
   std::vector<std::uint16_t> queries_;
   std::vector<std::int32_t> table_;
-  std::vector<std::uint8_t> keys_, values_;
+  std::vector<std::uint8_t> keys_, values_;  // in the shared form all rows are in values_
   std::vector<float> key_scales_, value_scales_;
   abi::BatchView batch_{};
   abi::KvView view_{};       // on the device

@@ -86,13 +86,14 @@ TEST_F(CudaBackendTest, EmbedsEveryWeightFormat) {
 }
 
 class CudaPrepareTest : public CudaBackendTest,
-                        public testing::WithParamInterface<std::tuple<abi::DType, abi::KvOrder, std::int64_t>> {};
+                        public testing::WithParamInterface<std::tuple<abi::DType, abi::KvOrder, std::int64_t, bool>> {};
 
-// Queries and KV rows, in every element type and order; a padding row writes nothing.
+// Queries and KV rows, in every element type, order and form; a padding row writes nothing.
 TEST_P(CudaPrepareTest, QueriesAndCacheRows) {
   const abi::DType element = std::get<0>(GetParam());
   const abi::KvOrder order = std::get<1>(GetParam());
   const std::int64_t dim = std::get<2>(GetParam());
+  const bool shared = std::get<3>(GetParam());
   const std::int64_t q_heads = 4, kv_heads = 2, blocks = 3, tokens = 4, live = 24;
   abi::KvView view{};
   view.size = sizeof view;
@@ -103,7 +104,8 @@ TEST_P(CudaPrepareTest, QueriesAndCacheRows) {
                  element == abi::DType::i8 ? abi::KvScales::per_row_head : abi::KvScales::none,
                  4,
                  64};
-  const sdk::KvStrides strides = sdk::kv_strides(view.layout, kv_heads, dim);
+  view.key_channels = shared ? 2 * live : 0;
+  const sdk::KvStrides strides = sdk::kv_strides(view.layout, kv_heads, sdk::kv_row_width(dim, view.key_channels));
   view.kv_heads = kv_heads;
   view.head_dim = dim;
   view.block_stride = strides.block;
@@ -131,12 +133,14 @@ TEST_P(CudaPrepareTest, QueriesAndCacheRows) {
   input.query_heads = q_heads;
   input.kv_heads = kv_heads;
   input.head_dim = dim;
+  input.values_from_keys = shared;
   input.epsilon = 1e-6f;
   input.tokens = tokens;
 
   AttentionInput host = input;
   abi::KvView host_view = view;
-  host_view.keys = keys.data();
+  const std::int64_t behind = dim * sdk::element_bytes(element);  // where a shared row has its key
+  host_view.keys = shared ? values.data() + behind : keys.data();
   host_view.values = values.data();
   host_view.key_scales = key_scales.data();
   host_view.value_scales = value_scales.data();
@@ -153,7 +157,7 @@ TEST_P(CudaPrepareTest, QueriesAndCacheRows) {
   abi::KvView device_view = view;
   auto *device_keys = on_gpu(keys), *device_values = on_gpu(values);
   auto *device_key_scales = on_gpu(key_scales), *device_value_scales = on_gpu(value_scales);
-  device_view.keys = device_keys;
+  device_view.keys = shared ? device_values + behind : device_keys;
   device_view.values = device_values;
   device_view.key_scales = device_key_scales;
   device_view.value_scales = device_value_scales;
@@ -198,7 +202,7 @@ TEST_P(CudaPrepareTest, QueriesAndCacheRows) {
 INSTANTIATE_TEST_SUITE_P(All, CudaPrepareTest,
                          testing::Combine(testing::Values(abi::DType::f32, abi::DType::bf16, abi::DType::i8),
                                           testing::Values(abi::KvOrder::token_major, abi::KvOrder::head_major),
-                                          testing::Values(90, 96, 512, 1024)));
+                                          testing::Values(90, 96, 512, 1024), testing::Bool()));
 
 TEST_F(CudaBackendTest, RotaryUsesFloatAngles) {
   const std::vector<float> frequency = {1.0f, 0.1f, 1e-4f};

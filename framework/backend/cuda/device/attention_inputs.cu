@@ -23,7 +23,7 @@ __global__ void rotary_kernel(const std::int32_t* positions, const float* invers
   sine[i] = sinf(angle);
 }
 
-// Stores both halves, each value through `narrow`.
+// Stores `half` pairs as two halves, each value through `narrow`.
 template <int V, int SLOTS, typename T, typename Narrow>
 __device__ void store_head(const Head<V, SLOTS>& head, T* out, int half, Narrow narrow) {
   each_pair(head, half, static_cast<int>(threadIdx.x), [&](int at, const Floats<V>& low, const Floats<V>& high) {
@@ -42,7 +42,21 @@ __device__ inline __nv_bfloat16 to_bf16(float value) {
   return __float2bfloat16(value);
 }
 
-// A KV row of one head, in the cache's element type; `scale` is where its scale goes when that is int8.
+// Pairs from `live` on count for nothing.
+template <int V, int SLOTS>
+__device__ void clear_from(Head<V, SLOTS>& head, int live) {
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) {
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      if ((slot * 32 + static_cast<int>(threadIdx.x)) * V + e < live) continue;
+      head.low[slot].at[e] = head.high[slot].at[e] = 0.0f;
+    }
+  }
+}
+
+// The first `half` pairs of a KV row of one head, in the cache's element type; `scale` is where its scale goes when
+// that is int8.
 template <int V, int SLOTS>
 __device__ void store_kv(const Head<V, SLOTS>& head, abi::DType element, void* base, std::int64_t offset, float* scale,
                          int half) {
@@ -85,8 +99,11 @@ __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x
   const int half = x.head_dim / 2;
   const float* norm_weight = is_query ? x.query_norm : is_value ? nullptr : x.key_norm;
   const auto lane = static_cast<int>(threadIdx.x);
-  const Head<V, SLOTS> weight =
+  Head<V, SLOTS> weight =
       load_halves<V, SLOTS>(norm_weight, norm_weight + half, norm_weight != nullptr ? half : 0, 1.0f, 1.0f, lane);
+  const bool shared = x.view.key_channels > 0;
+  if (shared && is_query)
+    take_key_weight(weight, load_halves<V, SLOTS>(x.key_norm, x.key_norm + half, half, 1.0f, 1.0f, lane), x.live, lane);
   // The step's arrays and tables were there before its first kernel.
   const abi::KvView& view = x.view;
   const std::int64_t token = blockIdx.x;
@@ -119,7 +136,9 @@ __global__ void prepare_attention_kernel(const __grid_constant__ PrepareParams x
   if (view.layout.element == abi::DType::i8)
     scale +=
         block * view.scale_block_stride + logical % rows * view.scale_row_stride + kv_head * view.scale_head_stride;
-  store_kv(row, view.layout.element, is_value ? view.values : view.keys, offset, scale, half);
+  const bool in_part = shared && !is_value;
+  if (in_part) clear_from(row, x.live);
+  store_kv(row, view.layout.element, is_value ? view.values : view.keys, offset, scale, in_part ? x.live : half);
 }
 
 // Whether rows, norms, angles and the cache can be accessed four elements at a time.

@@ -305,7 +305,7 @@ abi::Status make_device(std::uint32_t version, std::int32_t ordinal, DeviceApi**
 }  // namespace
 }  // namespace facet::cuda
 
-extern "C" __attribute__((visibility("default"))) facet::abi::Status facet_cuda_device_v5(
+extern "C" __attribute__((visibility("default"))) facet::abi::Status facet_cuda_device_v6(
     std::uint32_t version, std::int32_t ordinal, facet::cuda::DeviceApi** device, facet::abi::TextSink error) {
   try {
     return facet::cuda::make_device(version, ordinal, device, error);

@@ -6,7 +6,7 @@
 
 namespace facet::abi {
 
-inline constexpr std::uint32_t kAttentionInterfaceVersion = 1;
+inline constexpr std::uint32_t kAttentionInterfaceVersion = 2;
 
 // Work before the attention that a kernel may take into the same launch. A problem asks for a set of them, and a kernel
 // takes all of them or refuses the problem; the host then does them in launches of its own.
@@ -28,6 +28,7 @@ struct AttentionProblem {
   std::int64_t query_heads;  // query head h reads KV head h / (query_heads / kv_heads)
   std::int64_t kv_heads;
   std::int64_t head_dim;
+  std::int64_t key_channels;  // 0: whole keys; else the cache has the shared form (KvView), and queries come for it
   std::int64_t window;  // 0: every earlier key; else query i sees key j when j <= i and i - j < window (counts itself)
   float scale;          // multiplies q k^T; 1.0 for Gemma 4
   float reserved_scale;
@@ -50,8 +51,10 @@ struct AttentionPlan {
 //   q = turn(rmsnorm(q) * query_norm), k = turn(rmsnorm(k) * key_norm), v = rmsnorm(v), each head by itself, where
 //   rmsnorm(x) = x / sqrt(mean(x^2) + epsilon) and turn takes the pair (x, y) of elements (i, i + head_dim / 2), i <
 //   rotary_live, to (x cosine[t, i] - y sine[t, i], y cosine[t, i] + x sine[t, i]), other pairs to themselves.
-// q is rounded to AttentionProblem::input; k and v are stored as row p of the sequence, rounded to the cache's element
-// (i8: scale = largest magnitude / 127, codes rounded to nearest). Tokens past token_begin[sequence_count] have no row.
+// In the shared form values_from_keys is 1, key_channels is 2 rotary_live, pairs of q from rotary_live on are
+// multiplied by key_norm as well, and of k only the pairs below rotary_live are stored. q is rounded to
+// AttentionProblem::input; k and v are stored as row p of the sequence, rounded to the cache's element (i8: scale =
+// largest magnitude / 127, codes rounded to nearest). Tokens past token_begin[sequence_count] have no row.
 struct AttentionPreparation {
   std::uint32_t size;
   std::uint32_t values_from_keys;  // 1: there are no v heads, v is made from the raw k; else 0
@@ -82,6 +85,9 @@ struct AttentionArgs {
   const AttentionPreparation* preparation;  // in host memory; null without kFusePreparation, and for prepared steps
 };
 
+// A score is scale q k^T. In the shared form a key has only the channels that turn; the value stands for it in the
+// others, where the query brings the key's weights: q k^T = sum over the key's channels of q k + sum over the others of
+// q v.
 // A row that may see no key gives zeros, never NaN. Rows of a block past the written ones may hold anything, NaN
 // included.
 class Attention {

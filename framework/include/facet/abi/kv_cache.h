@@ -6,7 +6,7 @@
 
 namespace facet::abi {
 
-inline constexpr std::uint32_t kKvCacheInterfaceVersion = 1;
+inline constexpr std::uint32_t kKvCacheInterfaceVersion = 2;
 
 // A group of layers with one shape and one window; one instance of a policy serves one group.
 struct KvProblem {
@@ -15,6 +15,7 @@ struct KvProblem {
   std::int64_t layer_count;
   std::int64_t kv_heads;
   std::int64_t head_dim;
+  std::int64_t key_channels;     // 0: whole keys; else the shared form (KvView), even and below head_dim
   std::int64_t window;           // 0: rows are needed for ever; else a row is needed while position - row < window
   std::int64_t max_sequences;    // open at the same time
   std::int64_t max_context;      // rows of one sequence

@@ -46,12 +46,17 @@ struct BatchView {
 // elements. Address of element d of head h at logical row r (r = position, or position % ring_rows when ring_rows > 0):
 //   keys + block_table[s * table_stride + r / block_rows] * block_stride + (r % block_rows) * row_stride + h *
 //   head_stride + d
+// The shared form (key_channels > 0) is for layers whose key is their value times a weight of each channel, of which
+// some pairs are then turned: only those are stored beside the value. A row of a head is head_dim elements of the value
+// and key_channels of the key behind them, so keys = values + head_dim and both have the same strides. Element d of a
+// key is channel d below key_channels / 2, and channel head_dim / 2 + d - key_channels / 2 from there on.
 struct KvView {
   std::uint32_t size;
   std::uint32_t reserved;
   KvLayout layout;
   std::int64_t kv_heads;
   std::int64_t head_dim;
+  std::int64_t key_channels;  // 0: a key has head_dim elements
   void* keys;
   void* values;
   float* key_scales;  // null unless layout.scales says otherwise

@@ -61,6 +61,8 @@ struct RotaryAngles {
 
 // From the raw projections of a layer to rotated queries and written KV rows.
 //   q = rope(rmsnorm(q) * q_norm), k = rope(rmsnorm(k) * k_norm), v = rmsnorm(v); with values_from_keys v is the raw k.
+// Where the view has the shared form (then values_from_keys, and its key_channels are 2 rotary.live), pairs of k past
+// rotary.live are not stored, and those of q are multiplied by k_norm too.
 struct AttentionInput {
   const void* projections = nullptr;  // [tokens, stride] activations: q heads, k heads, then v heads unless
                                       // values_from_keys

@@ -82,6 +82,7 @@ struct EngineConfig {
   std::int64_t prefill_chunk = 0;      // tokens of one sequence in one step; 0: max_step_tokens
   std::int64_t threads = 0;            // 0: all
   std::string cpu_isa = "auto";        // auto | avx512 | avx2 | generic
+  std::string kv_form = "auto";        // auto | shared | full: rows of caches whose keys follow from their values
 
   bool operator==(const EngineConfig&) const = default;
 };

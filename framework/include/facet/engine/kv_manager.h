@@ -22,6 +22,9 @@ struct KvGroupSpec {
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   std::int64_t window = 0;
+  // Channels of a key that turn, where every other channel is the value's times a weight; 0: keys are their own. More
+  // than 0: the cache may have the shared form (abi::KvView).
+  std::int64_t turned_channels = 0;
 };
 
 struct KvLimits {
@@ -34,6 +37,7 @@ struct KvLimits {
 // One group bound to its policy; planned first, then given memory.
 struct KvGroup {
   KvGroupSpec spec;
+  std::int64_t key_channels = 0;  // as in abi::KvView: 0, or spec.turned_channels in the shared form
   PluginInstance<abi::KvCache> cache;
   std::string options;  // resolved, as text
   std::vector<Refusal> refused;

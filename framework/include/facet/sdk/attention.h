@@ -30,9 +30,15 @@ inline std::string attention_fusions_to_string(std::uint32_t fusions) {
   return text;
 }
 
+// ", 128 channels of a key beside the value"; empty for whole keys
+inline std::string shared_form_to_string(std::int64_t key_channels) {
+  return key_channels == 0 ? std::string() : concat(", ", key_channels, " channels of a key beside the value");
+}
+
 inline std::string to_string(const abi::AttentionProblem& problem) {
   return concat(
-      problem.query_heads, " query heads, ", problem.kv_heads, " KV heads, head_dim ", problem.head_dim, ", ",
+      problem.query_heads, " query heads, ", problem.kv_heads, " KV heads, head_dim ", problem.head_dim,
+      shared_form_to_string(problem.key_channels), ", ",
       problem.window > 0 ? concat("window ", problem.window) : std::string("global"), ", ", to_string(problem.input),
       " -> ", to_string(problem.output), ", ", to_string(problem.device), ", layer ", problem.layer, ", KV ",
       to_string(problem.layout),

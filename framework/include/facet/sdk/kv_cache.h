@@ -10,7 +10,8 @@
 namespace facet::sdk {
 
 inline std::string to_string(const abi::KvProblem& problem) {
-  return concat(problem.layer_count, " layers, ", problem.kv_heads, " KV heads, head_dim ", problem.head_dim, ", ",
+  return concat(problem.layer_count, " layers, ", problem.kv_heads, " KV heads, head_dim ", problem.head_dim,
+                shared_form_to_string(problem.key_channels), ", ",
                 problem.window > 0 ? concat("window ", problem.window) : std::string("global"), ", ",
                 problem.max_sequences, " sequences of ", problem.max_context, " tokens, chunk ", problem.max_chunk,
                 " of ", problem.max_step_tokens, " a step, ", to_string(problem.device));

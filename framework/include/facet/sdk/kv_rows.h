@@ -73,15 +73,29 @@ constexpr std::int64_t element_bytes(abi::DType type) {
   return 0;
 }
 
-constexpr KvStrides kv_strides(const abi::KvLayout& layout, std::int64_t kv_heads, std::int64_t head_dim) {
+// Elements of a head's row of keys or of values; in the shared form of both, which are one.
+constexpr std::int64_t kv_row_width(std::int64_t head_dim, std::int64_t key_channels) {
+  return head_dim + key_channels;
+}
+// Elements of a key.
+constexpr std::int64_t key_width(std::int64_t head_dim, std::int64_t key_channels) {
+  return key_channels == 0 ? head_dim : key_channels;
+}
+// Elements of a key and its value together.
+constexpr std::int64_t key_value_width(std::int64_t head_dim, std::int64_t key_channels) {
+  return head_dim + key_width(head_dim, key_channels);
+}
+
+// `width`: kv_row_width().
+constexpr KvStrides kv_strides(const abi::KvLayout& layout, std::int64_t kv_heads, std::int64_t width) {
   const std::int64_t rows = layout.block_rows;
   const bool token_major = layout.order == abi::KvOrder::token_major;
   KvStrides strides{};
-  strides.row = token_major ? kv_heads * head_dim : head_dim;
-  strides.head = token_major ? head_dim : rows * head_dim;
+  strides.row = token_major ? kv_heads * width : width;
+  strides.head = token_major ? width : rows * width;
   const std::int64_t unit =
       std::max<std::int64_t>(1, layout.alignment / std::max<std::int64_t>(1, element_bytes(layout.element)));
-  strides.block = round_up(rows * kv_heads * head_dim, unit);
+  strides.block = round_up(rows * kv_heads * width, unit);
   if (layout.scales == abi::KvScales::per_row_head) {
     strides.scale_row = token_major ? kv_heads : 1;
     strides.scale_head = token_major ? 1 : rows;

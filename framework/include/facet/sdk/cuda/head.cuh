@@ -58,6 +58,20 @@ __device__ void norm(Head<V, SLOTS>& head, const Head<V, SLOTS>& weight, float e
   }
 }
 
+// Weights of a query whose pairs from `live` on meet values in place of keys: there times the key's weights.
+template <int V, int SLOTS>
+__device__ void take_key_weight(Head<V, SLOTS>& weight, const Head<V, SLOTS>& key_weight, int live, int lane) {
+#pragma unroll
+  for (int slot = 0; slot < SLOTS; ++slot) {
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      const bool turns = (slot * 32 + lane) * V + e < live;
+      weight.low[slot].at[e] = __fmul_rn(weight.low[slot].at[e], turns ? 1.0f : key_weight.low[slot].at[e]);
+      weight.high[slot].at[e] = __fmul_rn(weight.high[slot].at[e], turns ? 1.0f : key_weight.high[slot].at[e]);
+    }
+  }
+}
+
 // `angles`: cosines as the low half, sines as the high one.
 template <int V, int SLOTS>
 __device__ void rotate(Head<V, SLOTS>& head, const Head<V, SLOTS>& angles) {
