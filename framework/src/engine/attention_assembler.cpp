@@ -189,9 +189,11 @@ AttentionAssembly assemble_attention(const Config& config, PluginRegistry& regis
       (last ? refused : form_refused).push_back({candidate.name, agreed.refusal});
     }
   }
+  const bool only_shared = forms.front() != 0 && forms.size() == 1;
   throw_error(ErrorKind::plugin,
-              "{}:{}: {}: no attention plugin takes the {} layers ({}); name another plugin or a fallback:{}",
+              "{}:{}: {}: no attention plugin takes the {} layers ({}); name another plugin or a fallback{}:{}",
               config.file.string(), choice.line, choice.key_path, spec.name, sdk::to_string(agreed.attention),
+              only_shared ? ", or take whole keys (engine.kv_form is 'shared'; 'auto' would)" : "",
               refusals_text(refused));
 }
 

@@ -184,6 +184,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     return here;
   }
 
+  bool reads_shared_form() const override { return true; }
   void check(const abi::AttentionProblem& problem, sdk::Reasons& reasons) const override {
     check_problem(problem, reasons);
   }

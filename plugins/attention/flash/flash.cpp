@@ -52,6 +52,7 @@ class Flash final : public sdk::AttentionBase<FlashPlan> {
     }
   }
 
+  bool reads_shared_form() const override { return true; }
   void check(const abi::AttentionProblem& problem, sdk::Reasons& reasons) const override {
     check_problem(problem, reasons);
   }

@@ -113,6 +113,7 @@ class Reference final : public sdk::AttentionBase<ReferencePlan> {
 
   Reference(sdk::Host host, const sdk::OptionReader&) : host_(host) {}
 
+  bool reads_shared_form() const override { return true; }
   void check(const abi::AttentionProblem& problem, sdk::Reasons& reasons) const override {
     check_problem(problem, reasons);
   }

@@ -19,6 +19,7 @@ class SlotCache : public sdk::KvCacheBase {
  public:
   explicit SlotCache(abi::DType element) : element_(element) {}
 
+  bool stores_shared_form() const override { return true; }
   void check(const abi::KvProblem& problem, sdk::Reasons& reasons) const final;
   std::vector<abi::KvLayout> offer(const abi::KvProblem& problem) const final;
   void make_plan(const abi::KvProblem& problem, const abi::KvLayout& layout, abi::KvPlan& plan) final;

@@ -21,6 +21,7 @@ class PagedCache : public sdk::KvCacheBase {
   explicit PagedCache(const PagedSettings& settings, PrefixIndex::Hash hash = &PrefixIndex::default_hash)
       : settings_(settings), hash_(hash) {}
 
+  bool stores_shared_form() const override { return true; }
   void check(const abi::KvProblem& problem, sdk::Reasons& reasons) const override;
   std::vector<abi::KvLayout> offer(const abi::KvProblem& problem) const override;
   void make_plan(const abi::KvProblem& problem, const abi::KvLayout& layout, abi::KvPlan& plan) override;

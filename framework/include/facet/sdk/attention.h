@@ -56,6 +56,9 @@ class AttentionBase : public abi::Attention {
 
   // Bits of abi::AttentionFusion that launch() can do; a problem with others is refused before check() is asked.
   virtual std::uint32_t fusions() const { return 0; }
+  // Whether check(), offer() and launch() heed key_channels; without, a problem that has any is refused before they are
+  // asked, and the host asks for whole keys.
+  virtual bool reads_shared_form() const { return false; }
   virtual void check(const abi::AttentionProblem& problem, Reasons& reasons) const = 0;
   // Readable layouts, best first; block_rows 0 means any. problem.layout is all zero.
   virtual std::vector<abi::KvLayout> offer(const abi::AttentionProblem& problem) const = 0;
@@ -67,7 +70,9 @@ class AttentionBase : public abi::Attention {
   }
   std::uint32_t layouts(const abi::AttentionProblem& problem, abi::KvLayout* out,
                         std::uint32_t capacity) const noexcept final {
-    return answer_list(out, capacity, [&] { return offer(problem); });
+    return answer_list(out, capacity, [&] {
+      return problem.key_channels == 0 || reads_shared_form() ? offer(problem) : std::vector<abi::KvLayout>();
+    });
   }
   abi::Status plan(const abi::AttentionProblem& problem, abi::AttentionPlan* plan, abi::TextSink error) noexcept final {
     return guarded(error, [&] {
@@ -91,6 +96,10 @@ class AttentionBase : public abi::Attention {
   void check_all(const abi::AttentionProblem& problem, Reasons& reasons) const {
     const std::uint32_t missing = problem.fusions & ~fusions();
     reasons.require(missing == 0, "fuses no ", attention_fusions_to_string(missing));
+    if (problem.key_channels != 0 && !reads_shared_form()) {
+      reasons.require(false, "reads no shared form of the cache (key_channels ", problem.key_channels, ")");
+      return;  // check() may take the layout for that of whole keys
+    }
     check(problem, reasons);
   }
 };

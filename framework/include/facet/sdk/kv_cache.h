@@ -27,6 +27,9 @@ class KvCacheBase : public abi::KvCache {
 
   virtual ~KvCacheBase() = default;
 
+  // Whether all of it heeds key_channels; without, a problem that has any is refused before check() is asked, and the
+  // host asks for whole keys.
+  virtual bool stores_shared_form() const { return false; }
   virtual void check(const abi::KvProblem& problem, Reasons& reasons) const = 0;
   virtual std::vector<abi::KvLayout> offer(const abi::KvProblem& problem) const = 0;
   // Fills every size of `plan` (handle stays null: the instance is the state); must not allocate the pool.
@@ -46,7 +49,7 @@ class KvCacheBase : public abi::KvCache {
   virtual void report(abi::KvUsage& usage) const = 0;
 
   std::uint32_t supports(const abi::KvProblem& problem, abi::TextSink sink) const noexcept final {
-    return answer_supports(sink, [&](Reasons& reasons) { check(problem, reasons); });
+    return answer_supports(sink, [&](Reasons& reasons) { check_all(problem, reasons); });
   }
   std::uint32_t layouts(const abi::KvProblem& problem, abi::KvLayout* out,
                         std::uint32_t capacity) const noexcept final {
@@ -55,7 +58,7 @@ class KvCacheBase : public abi::KvCache {
   abi::Status plan(const abi::KvProblem& problem, const abi::KvLayout& layout, abi::KvPlan* plan,
                    abi::TextSink error) noexcept final {
     return guarded(error, [&] {
-      require_supported([&](Reasons& reasons) { check(problem, reasons); });
+      require_supported([&](Reasons& reasons) { check_all(problem, reasons); });
       *plan = abi::KvPlan{};
       plan->size = sizeof *plan;
       plan->layout = layout;
@@ -111,6 +114,13 @@ class KvCacheBase : public abi::KvCache {
     guarded(no_text(), [&] { report(*usage); });
   }
   void release(abi::KvPlan* /*plan*/) noexcept final {}
+
+ private:
+  void check_all(const abi::KvProblem& problem, Reasons& reasons) const {
+    reasons.require(problem.key_channels == 0 || stores_shared_form(),
+                    "stores no shared form of the cache (key_channels ", problem.key_channels, ")");
+    check(problem, reasons);
+  }
 };
 
 }  // namespace facet::sdk

@@ -52,8 +52,8 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
                           "start each launch before the one before it has ended (programmatic dependent launch)"),
       sdk::integer_option(
           "fuse_norm_rows", kWideRows, 0, kWideRows, "",
-          "most rows whose residual norm is fused: up to 2 each block makes the inputs for itself, from "
-          "5 on some blocks of the launch make them for all; 3 and 4 are never fused")};
+          "most rows whose residual norm is fused: up to 2 each block makes the inputs for itself; with 8, some "
+          "blocks of the launch make those of 5 to 8 rows for all. 3 and 4 rows are never fused, and 3 to 7 are as 2")};
 
   W4A16Stream(sdk::Host host, const sdk::OptionReader& options)
       : host_(host),
@@ -70,7 +70,9 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     reasons.require(problem.max_rows <= kWideRows, "max_rows is ", problem.max_rows, ", this plugin takes up to ",
                     kWideRows);
     if (fuses_norm(problem)) {
-      reasons.require(problem.max_rows <= fuse_norm_rows_, "the residual norm is fused for up to ", fuse_norm_rows_,
+      const std::int64_t most =
+          fuse_norm_rows_ < kWideRows ? std::min<std::int64_t>(fuse_norm_rows_, kGemvRows) : kWideRows;
+      reasons.require(problem.max_rows <= most, "the residual norm is fused for up to ", most,
                       " rows (option fuse_norm_rows), max_rows is ", problem.max_rows);
       reasons.require(problem.in_features <= kGemvMaxNormInputs, "the residual norm is fused for up to ",
                       kGemvMaxNormInputs, " inputs, in_features is ", problem.in_features);
