@@ -129,7 +129,7 @@ class SliceFold {
 
   // Leaves the counter at zero for the next launch.
   __device__ void fold_clusters() {
-    __shared__ bool last;
+    bool& last = block_flag();
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -172,13 +172,12 @@ class SliceFold {
 
 template <typename Shape>
 __device__ __forceinline__ void decode(const FlashParams& params) {
-  extern __shared__ unsigned char shared[];
   // Parameters are cold in constant memory at every launch; all are fetched at once while the predecessor runs.
   for (unsigned i = threadIdx.x; i < sizeof params / 4; i += Shape::kThreads) {
-    asm volatile("" ::"r"(reinterpret_cast<const std::uint32_t*>(&params)[i]));
+    fetch(reinterpret_cast<const std::uint32_t*>(&params)[i]);
   }
   cluster_arrive_aligned();
-  DecodeBlock<Shape> block(params, shared);
+  DecodeBlock<Shape> block(params, block_memory);
   __syncthreads();
   if (!block.run()) return;
   cluster_wait_aligned();  // all have started: their shared memory may be written

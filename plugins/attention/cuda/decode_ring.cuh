@@ -125,7 +125,6 @@ class DecodeRing : protected DecodeMath<Shape> {
   int seen_ = 0;   // first position that a query sees
   int made_ = -1;  // position whose row is made in the ring instead of loaded
 
- private:
   using DecodeMath<Shape>::address, DecodeMath<Shape>::lane_, DecodeMath<Shape>::member_;
 };
 

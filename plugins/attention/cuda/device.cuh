@@ -10,12 +10,14 @@
 #include "facet/sdk/cuda/cluster.cuh"
 #include "facet/sdk/cuda/copy.cuh"
 #include "facet/sdk/cuda/launch.cuh"
+#include "facet/sdk/cuda/memory.cuh"
 
 namespace facet::attention::cuda {
 
 using ::facet::cuda::async_fence_global, ::facet::cuda::async_fence_shared, ::facet::cuda::shared_address;
 using ::facet::cuda::barrier_arrive, ::facet::cuda::barrier_expect, ::facet::cuda::barrier_init;
 using ::facet::cuda::barrier_init_fence, ::facet::cuda::named_sync;
+using ::facet::cuda::block_flag, ::facet::cuda::block_memory;
 using ::facet::cuda::bulk_copy, ::facet::cuda::tensor_copy;
 using ::facet::cuda::cluster_address, ::facet::cuda::cluster_arrive_aligned, ::facet::cuda::cluster_wait_aligned;
 using ::facet::cuda::let_successor_begin, ::facet::cuda::wait_for_predecessor;
@@ -87,6 +89,19 @@ __device__ __forceinline__ void store16(std::uint32_t to, uint4 value) {
                : "memory");
 }
 
+__device__ __forceinline__ float4 load16(std::uint32_t from) {
+  float4 value;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(from)
+               : "memory");
+  return value;
+}
+// The value is read, whoever uses it.
+__device__ __forceinline__ void fetch(std::uint32_t value) {
+  asm volatile("" ::"r"(value));
+}
+
 // Writes of the shared memory of another block of the cluster, at its cluster_address.
 __device__ __forceinline__ void store_remote2(std::uint32_t to, float2 value) {
   asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(value.x), "f"(value.y) : "memory");
@@ -97,10 +112,6 @@ __device__ __forceinline__ void store_remote4(std::uint32_t to, float4 value) {
                : "memory");
 }
 
-// Arrives when all earlier copies (copy16_async) of this thread have landed.
-__device__ __forceinline__ void barrier_arrive_after_copies(std::uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
 // As the SDK's, with the loop in the instructions.
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(

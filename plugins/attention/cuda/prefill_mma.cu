@@ -8,14 +8,13 @@ namespace {
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1) prefill_mma_kernel(const __grid_constant__ FlashParams params) {
-  extern __shared__ unsigned char shared[];
   wait_for_predecessor();
   let_successor_begin();
   // Later tiles see more keys; they start first.
   const int row0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;
   Work work;
   if (!find_rows_of_block<false>(params, work, row0, Shape::kRows)) return;
-  MmaBlock<Shape> block(params, work, shared);
+  MmaBlock<Shape> block(params, work, block_memory);
   block.run();
   block.write_output();
 }

@@ -9,14 +9,13 @@ namespace {
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     prefill_wgmma_kernel(const __grid_constant__ FlashParams params, const __grid_constant__ TensorMaps maps) {
-  extern __shared__ unsigned char shared[];
   wait_for_predecessor();
   let_successor_begin();
   // Later tiles see more keys; they start first.
   const int row0 = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Shape::kRows;
   Work work;
   if (!find_rows_of_block<false>(params, work, row0, Shape::kRows)) return;
-  const WgmmaMemory<Shape> memory(shared);
+  const WgmmaMemory<Shape> memory(block_memory);
   if (threadIdx.x == 0) memory.init();
   __syncthreads();
   const TileWalk walk(params.kv, work, params.box_rows, Shape::kKeys);

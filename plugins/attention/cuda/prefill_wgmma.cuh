@@ -211,11 +211,7 @@ class WgmmaConsumer {
     named_sync(3, 256);
 #pragma unroll
     for (int i = 0; i < Shape::kKeys / 8; ++i) {
-      float4 value;
-      asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                   : "r"(other + at(i))
-                   : "memory");
+      const float4 value = load16(other + at(i));
       score_[i * 4] += value.x;
       score_[i * 4 + 1] += value.y;
       score_[i * 4 + 2] += value.z;

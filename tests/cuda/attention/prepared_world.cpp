@@ -23,10 +23,10 @@ abi::AttentionProblem wider(abi::AttentionProblem problem, std::int64_t more_tok
 
 }  // namespace
 
-PreparedWorld::PreparedWorld(Backend& backend, const AttentionPlugin& plugin, const CudaShape& shape,
+PreparedWorld::PreparedWorld(Prepare prepare, const AttentionPlugin& plugin, const CudaShape& shape,
                              const CudaStorage& storage, std::vector<Piece> pieces, const PreparedShape& prepared,
                              std::uint64_t seed, bool whole)
-    : backend_(backend),
+    : prepare_(std::move(prepare)),
       shape_(shape),
       prepared_(prepared),
       world_(shape, storage, std::move(pieces), seed, whole),
@@ -128,8 +128,7 @@ PreparedWorld::Outcome PreparedWorld::separate() {
   input.queries = queries_->data();
   queries_->fill(0xff);
   require_cuda(cudaDeviceSynchronize(), "before the preparation");
-  backend_.prepare_attention(input);
-  backend_.read_back(positions_->data(), sizeof(std::int32_t));  // waits
+  prepare_(input);
   separate_->run(world_);
   return {world_.output(), world_.cache()};
 }

@@ -2,6 +2,8 @@
 // a prepared call make of the same.
 #pragma once
 
+#include <functional>
+
 #include "facet/backend/backend.h"
 #include "runner.h"
 
@@ -14,9 +16,12 @@ struct PreparedShape {
   bool aligned_angles = true;  // cosine and sine begin at multiples of 16 bytes
 };
 
+// Prepares attention as a backend does; returns when that is done.
+using Prepare = std::function<void(const AttentionInput&)>;
+
 class PreparedWorld {
  public:
-  PreparedWorld(Backend& backend, const AttentionPlugin& plugin, const CudaShape& shape, const CudaStorage& storage,
+  PreparedWorld(Prepare prepare, const AttentionPlugin& plugin, const CudaShape& shape, const CudaStorage& storage,
                 std::vector<Piece> pieces, const PreparedShape& prepared, std::uint64_t seed, bool whole = false);
 
   // Output and cache of the fused call are those of the backend's launch and a prepared call, bit by bit, and so they
@@ -43,7 +48,7 @@ class PreparedWorld {
   Outcome fused(bool replay);
   void compare(const Outcome& right, const Outcome& got, const std::string& what) const;
 
-  Backend& backend_;
+  Prepare prepare_;
   CudaShape shape_;
   PreparedShape prepared_;
   CudaWorld world_;

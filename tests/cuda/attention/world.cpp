@@ -22,6 +22,18 @@ std::size_t index(std::int64_t value) {
 
 }  // namespace
 
+double work_of(const CudaShape& shape, const std::vector<Piece>& pieces) {
+  constexpr std::int64_t kRowsOfABlock = 64;  // what a block costs without any keys
+  std::int64_t keys = 0;                      // as often as 16 rows are multiplied by them
+  for (const Piece& piece : pieces) {
+    const std::int64_t rows = piece.tokens * (shape.query_heads / shape.kv_heads);
+    const std::int64_t reach = shape.window == 0 ? piece.first + piece.tokens
+                                                 : std::min(piece.first + piece.tokens, shape.window + piece.tokens);
+    keys += sdk::round_up(rows, 16) / 16 * (sdk::round_up(reach, 64) + kRowsOfABlock);
+  }
+  return static_cast<double>(keys * shape.kv_heads * shape.head_dim);
+}
+
 CudaWorld::CudaWorld(const CudaShape& shape, const CudaStorage& storage, std::vector<Piece> pieces, std::uint64_t seed,
                      bool whole, std::int64_t reach)
     : shape_(shape), storage_(storage), pieces_(std::move(pieces)), seed_(seed) {

@@ -35,6 +35,9 @@ struct Piece {
   std::int64_t tokens = 1;  // new tokens
 };
 
+// How much there is to multiply, as the kernels do it: 16 rows at a time.
+double work_of(const CudaShape& shape, const std::vector<Piece>& pieces);
+
 class CudaWorld {
  public:
   // Keys and values of every position that a query of `pieces` may see; with `whole`, of every position below `reach`

@@ -87,6 +87,35 @@ TEST_F(Machine, AMissingWaitForACopyShows) {
   EXPECT_GT(wrong, kRuns / 4);
 }
 
+// Adds up the second of two groups of copies after a wait that leaves `pending` groups under way.
+float grouped_sum(const float* values, int pending) {
+  float sum = 0;
+  emulated::run({1, 1, 32, 256}, [&] {
+    unsigned char* memory = block_memory_128;
+    for (unsigned group = 0; group < 2; ++group) {
+      const unsigned at = threadIdx.x % 8;
+      if (threadIdx.x < 8) emulated::copy16(shared_address(memory + group * 128 + at * 16), values + at * 4);
+      emulated::copies_commit();
+    }
+    emulated::copies_wait(pending);
+    __syncwarp();
+    float own = reinterpret_cast<const float*>(memory + 128)[threadIdx.x];
+    for (int lanes = 16; lanes > 0; lanes /= 2) own += __shfl_xor_sync(~0u, own, lanes);
+    if (threadIdx.x == 0) sum = own;
+    emulated::copies_done();
+  });
+  return sum;
+}
+
+TEST_F(Machine, AWaitForTooFewGroupsOfCopiesShows) {
+  int wrong = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    EXPECT_EQ(grouped_sum(values_, 0), 528.0f);
+    if (grouped_sum(values_, 1) != 528.0f) ++wrong;
+  }
+  EXPECT_GT(wrong, kRuns / 4);
+}
+
 // A product of ones and the matrix; then `other` is copied over the matrix, before or after the wait for the product.
 int product_sum(const signed char* matrix, const signed char* other, bool wait_first, bool wait_at_all = true) {
   int sum = 0;

@@ -152,7 +152,7 @@ void named_barrier(int id, int threads, bool wait) {
 }
 
 void block_sync() {
-  named_barrier(0, static_cast<int>(block_size()), true);
+  named_barrier(0, static_cast<int>(cluster_of(self()).launch.threads), true);
 }
 
 void cluster_arrive() {

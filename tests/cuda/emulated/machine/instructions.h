@@ -6,14 +6,15 @@
 
 namespace facet::emulated {
 
-// Of the one dimension that there is.
-unsigned thread_index();
-unsigned block_index();
-unsigned grid_size();
-unsigned block_size();
+// Along an axis, 0 to 2; threads of a block lie along the first two.
+unsigned thread_index(int axis);
+unsigned block_size(int axis);
+unsigned block_index(int axis);
+unsigned grid_size(int axis);
 
 // Shared memory.
 unsigned char* block_memory(std::uint32_t alignment);
+bool& block_flag();
 std::uint32_t shared_address(const void* pointer);
 void* shared_pointer(std::uint32_t address, std::uint32_t bytes);
 std::uint32_t cluster_address(std::uint32_t address, std::uint32_t rank);
@@ -34,7 +35,10 @@ void cluster_wait();
 void bulk_copy(std::uint32_t target, const void* source, std::uint32_t bytes, std::uint32_t barrier);
 void tensor_copy(std::uint32_t target, const void* map, const int* at, int dimensions, std::uint32_t barrier);
 void store_async(std::uint32_t target, const void* value, std::uint32_t bytes, std::uint32_t barrier);
+// Past the registers, in groups of the thread's own; zeros without a source.
 void copy16(std::uint32_t target, const void* source);
+void copies_commit();
+void copies_wait(int pending);  // until at most so many groups are under way
 void copies_done();
 void wait_for_predecessor();
 
@@ -44,14 +48,23 @@ enum class Shuffle { index, down, exclusive_or };
 std::uint32_t shuffle(std::uint32_t mask, std::uint32_t value, Shuffle kind, int operand);
 std::uint32_t ballot(std::uint32_t mask, bool predicate);
 
-// d = a b + c: 16x8 by 32 inputs.
+// Of a warp, by matrices. d = a b + c: 16x8 by 32 inputs.
 void mma_u8s8(int* d, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const int* c);
+// d += a b: 16x8 by 16 inputs.
+void mma_bf16(float* d, const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
+// `count` matrices of 8x8 values of 2 bytes; lane 8 i + j brings the address of row j of matrix i.
+void load_matrices(std::uint32_t* to, int count, std::uint32_t from, bool transposed);
 
-// Products of a warpgroup: 64 rows by `columns`, the left operand in registers.
+// Products of a warpgroup: 64 rows by `columns`. The right operand is in shared memory, by lines of one column's
+// inputs, or (bf16) of 64 columns of one input.
 enum class Elements { u8, s8, bf16 };
+enum class Lines { columns, inputs };
 void product_fence();
 void product_commit();
 void product_wait(int pending);
-void product(Elements elements, int columns, void* sums, const std::uint32_t (&a)[4], std::uint64_t matrix, bool add);
+void product(Elements elements, int columns, void* sums, const std::uint32_t (&a)[4], std::uint64_t matrix, bool add,
+             Lines lines = Lines::columns);
+// The left operand in shared memory as well, by lines of one row's inputs, of bf16.
+void product_of_matrices(int columns, void* sums, std::uint64_t left, std::uint64_t right, bool add);
 
 }  // namespace facet::emulated

@@ -46,6 +46,11 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 }
 
 template <typename... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute name, int value) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), name, value);
+}
+
+template <typename... Parameters>
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, void (*kernel)(Parameters...),
                                            const cudaLaunchConfig_t* config) {
   return cudaOccupancyMaxActiveClusters(clusters, reinterpret_cast<const void*>(kernel), config);

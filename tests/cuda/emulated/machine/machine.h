@@ -33,6 +33,10 @@ struct Launch {
   unsigned cluster;  // blocks of a cluster
   unsigned threads;  // of a block
   std::uint32_t shared_bytes;
+  // Along the first axis, 0: all; blocks along the second as well.
+  unsigned grid_x = 0;
+  unsigned grid_y = 1;
+  unsigned threads_x = 0;
 };
 
 // Runs every thread of the grid to its end. Throws Fault.

@@ -97,23 +97,35 @@ unsigned char* place_at(Cluster& cluster, std::uint32_t address, std::uint32_t b
   return block.memory + offset;
 }
 
-unsigned thread_index() {
-  return self().index;
+unsigned thread_index(int axis) {
+  const unsigned index = self().index;
+  const unsigned x = block_size(0);
+  return axis == 0 ? index % x : axis == 1 ? index / x : 0;
 }
-unsigned block_index() {
-  return block_of(self()).index;
+unsigned block_size(int axis) {
+  const Launch& launch = cluster_of(self()).launch;
+  const unsigned x = launch.threads_x != 0 ? launch.threads_x : launch.threads;
+  return axis == 0 ? x : axis == 1 ? launch.threads / x : 1;
 }
-unsigned grid_size() {
-  return cluster_of(self()).launch.grid;
+unsigned block_index(int axis) {
+  const unsigned index = block_of(self()).index;
+  const unsigned x = grid_size(0), y = grid_size(1);
+  return axis == 0 ? index % x : axis == 1 ? index / x % y : index / x / y;
 }
-unsigned block_size() {
-  return cluster_of(self()).launch.threads;
+unsigned grid_size(int axis) {
+  const Launch& launch = cluster_of(self()).launch;
+  const unsigned x = launch.grid_x != 0 ? launch.grid_x : launch.grid;
+  return axis == 0 ? x : axis == 1 ? launch.grid_y : launch.grid / x / launch.grid_y;
 }
 
 unsigned char* block_memory(std::uint32_t alignment) {
   static_assert(kSystemBytes == 1024);
   if (alignment > kSystemBytes) fail("shared memory begins at a multiple of 1024 only");
   return block_of(self()).memory + kSystemBytes;
+}
+
+bool& block_flag() {
+  return block_of(self()).flag;
 }
 
 std::uint32_t shared_address(const void* pointer) {
@@ -170,15 +182,26 @@ void store_async(std::uint32_t target, const void* value, std::uint32_t bytes, s
 }
 
 void copy16(std::uint32_t target, const void* source) {
+  static const std::array<unsigned char, 16> zeros{};
   auto copy = arrival<Copy16>("copy16", target, 16, 0, 16);
-  require_aligned(source, "copy16");
-  copy->source = source;
+  if (source != nullptr) require_aligned(source, "copy16");
+  copy->source = source != nullptr ? source : zeros.data();
   copy->owner = &self();
+  copy->group = self().copy_group;
   add_work(std::move(copy));
 }
 
+void copies_commit() {
+  ++self().copy_group;
+}
+
+void copies_wait(int pending) {
+  const auto kept = static_cast<std::uint64_t>(pending);
+  if (self().copy_group > kept) finish_work(&self(), self().copy_group - kept);
+}
+
 void copies_done() {
-  finish_work(&self(), 1);
+  finish_work(&self(), self().copy_group + 1);
 }
 
 void wait_for_predecessor() {

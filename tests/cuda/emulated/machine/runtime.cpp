@@ -31,8 +31,20 @@ struct Stream {
 
 std::string last_fault;
 LastLaunch last;
-std::map<const void*, std::uint32_t> allowed_shared;  // dynamic, by kernel
-constexpr std::uint32_t kSharedAtFirst = 48 << 10;
+// What a kernel is allowed.
+struct Limits {
+  std::uint32_t shared = 48 << 10;  // dynamic
+  unsigned cluster = 8;
+};
+std::map<const void*, Limits> limits;
+constexpr unsigned kLargestCluster = 16;
+
+unsigned cluster_of(const cudaLaunchConfig_t& config, unsigned otherwise) {
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) return config.attrs[i].val.clusterDim.x;
+  }
+  return otherwise;
+}
 
 cudaError_t run_now(const Launch& launch, const Kernel& kernel) {
   try {
@@ -80,16 +92,18 @@ const LastLaunch& last_launch() {
 
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, const Kernel& call, const void* argument,
                    std::size_t argument_bytes) {
-  Launch made{config.gridDim.x, 1, config.blockDim.x, static_cast<std::uint32_t>(config.dynamicSmemBytes)};
-  for (unsigned i = 0; i < config.numAttrs; ++i) {
-    const cudaLaunchAttribute& attribute = config.attrs[i];
-    if (attribute.id == cudaLaunchAttributeClusterDimension) made.cluster = attribute.val.clusterDim.x;
-  }
-  const auto found = allowed_shared.find(kernel);
-  const std::uint32_t allowed = found == allowed_shared.end() ? kSharedAtFirst : found->second;
-  if (made.grid == 0 || config.gridDim.y * config.gridDim.z != 1 || config.blockDim.y * config.blockDim.z != 1 ||
-      made.threads == 0 || made.threads > 1024 || made.cluster == 0 || made.cluster > 8 ||
-      made.grid % made.cluster != 0 || made.shared_bytes > allowed)
+  const dim3& grid = config.gridDim;
+  const dim3& block = config.blockDim;
+  const Launch made{grid.x * grid.y * grid.z,
+                    cluster_of(config, 1),
+                    block.x * block.y,
+                    static_cast<std::uint32_t>(config.dynamicSmemBytes),
+                    grid.x,
+                    grid.y,
+                    block.x};
+  const Limits& allowed = limits[kernel];
+  if (made.grid == 0 || block.z != 1 || made.threads == 0 || made.threads > 1024 || made.cluster == 0 ||
+      made.cluster > allowed.cluster || grid.x % made.cluster != 0 || made.shared_bytes > allowed.shared)
     return cudaErrorInvalidConfiguration;
   const auto* bytes = static_cast<const unsigned char*>(argument);
   last = {made, {bytes, bytes + argument_bytes}};
@@ -132,6 +146,9 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "what the emulated runtime does not have";
   }
 }
+const char* cudaGetErrorName(cudaError_t error) {
+  return cudaGetErrorString(error);
+}
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name, int) {
   const emulated::Device& device = emulated::device();
   switch (name) {
@@ -161,14 +178,16 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute name, int value) {
+  if (name == cudaFuncAttributeNonPortableClusterSizeAllowed)
+    emulated::limits[kernel].cluster = value != 0 ? emulated::kLargestCluster : emulated::Limits{}.cluster;
   if (name != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
   if (value > emulated::device().shared_per_block) return cudaErrorInvalidValue;
-  emulated::allowed_shared[kernel] = static_cast<std::uint32_t>(value);
+  emulated::limits[kernel].shared = static_cast<std::uint32_t>(value);
   return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t* config) {
   const emulated::Device& device = emulated::device();
-  const auto blocks = static_cast<int>(config->gridDim.x);
+  const auto blocks = static_cast<int>(emulated::cluster_of(*config, config->gridDim.x));
   *clusters = device.multiprocessors / blocks - (blocks > 2 ? device.lost_clusters : 0);
   if (*clusters < 0) *clusters = 0;
   return cudaSuccess;
@@ -200,6 +219,9 @@ cudaError_t cudaMemcpy(void* target, const void* source, size_t bytes, cudaMemcp
 
 cudaError_t cudaDeviceSynchronize() {
   return cudaSuccess;
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithFlags(stream, 0);
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = reinterpret_cast<cudaStream_t>(new emulated::Stream);

@@ -49,6 +49,7 @@ struct Thread {
   bool predecessor_awaited = false;
   bool cluster_arrived = false;  // at the barrier of the cluster, and has not waited since
   std::uint64_t cluster_phase = 0;
+  std::uint64_t copy_group = 0;                      // of copies past the registers, open
   std::string (*describe)(const Thread&) = nullptr;  // what it waits for
   std::uint32_t barrier = 0;                         // where it waits, and for what
   std::uint32_t parity = 0;
@@ -111,6 +112,7 @@ struct Block {
   // What warpgroup products the first warp of a group started, for the other three to agree with.
   std::vector<std::vector<std::uint64_t>> product_log;
   unsigned alive = 0;
+  bool flag = false;
 };
 
 // Something that the machine does at a time of its own.

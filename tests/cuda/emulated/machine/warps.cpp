@@ -28,41 +28,6 @@ struct Vote {
   std::uint32_t result;
 };
 
-struct Mma {
-  int* d;
-  const std::uint32_t* a;
-  const std::uint32_t* b;
-  std::array<int, 4> c;
-};
-
-// Element k of four of a register.
-int byte_of(std::uint32_t word, int k) {
-  return static_cast<int>(word >> (8 * k) & 255u);
-}
-int signed_byte_of(std::uint32_t word, int k) {
-  return static_cast<std::int8_t>(word >> (8 * k) & 255u);
-}
-
-// Of the fragments of m16n8k32: register r of a holds row lane / 4 + 8 (r % 2), inputs 16 (r / 2) + 4 (lane % 4) on; of
-// b column lane / 4 and the same inputs by 16 r; element i of the sums row lane / 4 + 8 (i / 2), column 2 (lane % 4) +
-// i % 2.
-void multiply(const std::array<void*, kLanes>& lanes) {
-  const auto lane = [&](int i) { return static_cast<const Mma*>(lanes[static_cast<std::size_t>(i)]); };
-  for (int row = 0; row < 16; ++row) {
-    for (int column = 0; column < 8; ++column) {
-      const Mma* owner = lane(row % 8 * 4 + column / 2);
-      const auto element = static_cast<std::size_t>(row / 8 * 2 + column % 2);
-      int sum = owner->c[element];
-      for (int k = 0; k < 32; ++k) {
-        const int t = k % 16 / 4;
-        sum += byte_of(lane(row % 8 * 4 + t)->a[k / 16 * 2 + row / 8], k % 4) *
-               signed_byte_of(lane(column * 4 + t)->b[k / 16], k % 4);
-      }
-      owner->d[element] = sum;
-    }
-  }
-}
-
 }  // namespace
 
 void meet(std::uint32_t mask, const char* instruction, std::uint64_t operand, void* data,
@@ -135,11 +100,6 @@ std::uint32_t ballot(std::uint32_t mask, bool predicate) {
     }
   });
   return own.result;
-}
-
-void mma_u8s8(int* d, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const int* c) {
-  Mma own{d, a, b, {c[0], c[1], c[2], c[3]}};
-  meet(~0u, "mma", 0, &own, multiply);
 }
 
 }  // namespace facet::emulated

@@ -15,13 +15,21 @@
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#undef __maxnreg__
+#define __maxnreg__(...)
+#undef __grid_constant__
+#define __grid_constant__
 
 // Read as the numbers that they are to the thread that reads them.
-template <unsigned (*INDEX)()>
+template <unsigned (*NUMBER)(int), int AXIS>
+struct EmulatedNumber {
+  operator unsigned() const { return NUMBER(AXIS); }
+};
+template <unsigned (*NUMBER)(int)>
 struct EmulatedIndex {
-  struct {
-    operator unsigned() const { return INDEX(); }
-  } x;
+  EmulatedNumber<NUMBER, 0> x;
+  EmulatedNumber<NUMBER, 1> y;
+  EmulatedNumber<NUMBER, 2> z;
 };
 inline constexpr EmulatedIndex<facet::emulated::thread_index> threadIdx{};
 inline constexpr EmulatedIndex<facet::emulated::block_index> blockIdx{};
@@ -46,8 +54,16 @@ inline void __syncwarp(unsigned mask = ~0u) {
 }
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int lane) {
-  return std::bit_cast<T>(
-      facet::emulated::shuffle(mask, std::bit_cast<std::uint32_t>(value), facet::emulated::Shuffle::index, lane));
+  const auto word_of = [&](std::uint32_t word) {
+    return facet::emulated::shuffle(mask, word, facet::emulated::Shuffle::index, lane);
+  };
+  if constexpr (sizeof(T) == sizeof(std::uint64_t)) {
+    const auto bits = std::bit_cast<std::uint64_t>(value);
+    const std::uint64_t low = word_of(static_cast<std::uint32_t>(bits));
+    return std::bit_cast<T>(std::uint64_t{word_of(static_cast<std::uint32_t>(bits >> 32))} << 32 | low);
+  } else {
+    return std::bit_cast<T>(word_of(std::bit_cast<std::uint32_t>(value)));
+  }
 }
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes) {
@@ -88,6 +104,35 @@ inline float rsqrtf(float value) {
   return 1.0f / std::sqrt(value);
 }
 
+inline float __fadd_rn(float a, float b) {
+  return a + b;
+}
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+
+// Memory has one order here, and one thread runs at a time.
+inline void __threadfence() {}
+inline unsigned atomicAdd(unsigned* counter, unsigned more) {
+  const unsigned before = *counter;
+  *counter += more;
+  return before;
+}
+template <typename T>
+T __ldcg(const T* place) {
+  return *place;
+}
+template <typename T>
+void __stcg(T* place, T value) {
+  *place = value;
+}
+
+inline int __ffs(int bits) {
+  return __builtin_ffs(bits);
+}
 // Four bytes of eight, by the nibbles of `selector`.
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   const std::uint64_t bytes = std::uint64_t{high} << 32 | low;

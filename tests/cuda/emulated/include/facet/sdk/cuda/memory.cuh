@@ -10,7 +10,10 @@ template <std::uint32_t ALIGNMENT>
 struct BlockMemory {
   operator unsigned char*() const { return emulated::block_memory(ALIGNMENT); }
 };
+inline constexpr BlockMemory<16> block_memory;
 inline constexpr BlockMemory<128> block_memory_128;
 inline constexpr BlockMemory<1024> block_memory_1024;
+
+using emulated::block_flag;
 
 }  // namespace facet::cuda
