@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "facet/sdk/attention.h"
+#include "facet/sdk/kv_cache.h"
 #include "facet/sdk/linear.h"
 #include "kv_plan_check.h"
 #include "progress_watch.h"
@@ -68,6 +69,39 @@ TEST(Plan, NullFromMakePlanIsAFailure) {
   SinkText attention_text;
   EXPECT_EQ(attention.plan(abi::AttentionProblem{}, &attention_plan, attention_text.sink()), abi::Status::failed);
   EXPECT_THAT(attention_text.text(), HasSubstr("make_plan() returned null"));
+}
+
+class NullCache final : public sdk::KvCacheBase {
+  void check(const abi::KvProblem&, sdk::Reasons&) const override {}
+  std::vector<abi::KvLayout> offer(const abi::KvProblem&) const override { return {}; }
+  void make_plan(const abi::KvProblem&, const abi::KvLayout&, abi::KvPlan&) override {}
+  void start(abi::Memory) override {}
+  void open_sequence(std::uint64_t, Tokens, std::uint64_t) override {}
+  void reserve_rows(std::uint64_t, std::int64_t) override {}
+  void cancel_rows(std::uint64_t) override {}
+  void fix_tables(std::span<const std::uint64_t>) override {}
+  void fill_view(std::int64_t, abi::KvView&) override {}
+  void commit_rows(std::uint64_t, Tokens) override {}
+  void take_back(std::uint64_t, std::int64_t) override {}
+  void close_sequence(std::uint64_t) override {}
+  void report(abi::KvUsage&) const override {}
+};
+
+// Rows of the shared form look like longer rows of whole keys: who does not heed key_channels would read past values.
+TEST(SharedForm, IsRefusedForPluginsThatDoNotSayTheyKnowIt) {
+  const NullAttention attention;
+  const NullCache cache;
+  abi::AttentionProblem read{};
+  abi::KvProblem stored{};
+  SinkText none;
+  EXPECT_NE(attention.supports(read, none.sink()), 0u);
+  EXPECT_NE(cache.supports(stored, none.sink()), 0u);
+  read.key_channels = stored.key_channels = 32;
+  SinkText reads, stores;
+  EXPECT_EQ(attention.supports(read, reads.sink()), 0u);
+  EXPECT_THAT(reads.text(), HasSubstr("reads no shared form of the cache (key_channels 32)"));
+  EXPECT_EQ(cache.supports(stored, stores.sink()), 0u);
+  EXPECT_THAT(stores.text(), HasSubstr("stores no shared form of the cache (key_channels 32)"));
 }
 
 TEST(Plan, SizesNoDeviceHoldsAreRefused) {
