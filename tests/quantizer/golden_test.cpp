@@ -1,6 +1,8 @@
 // The 22.5 M model, quantized as users would: minutes, so it is labelled slow.
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "config_text.h"
 #include "run_program.h"
 
@@ -37,6 +39,11 @@ class QuantizeGoldenTest : public FolderTest {
       EXPECT_LT(bucket["nll"].get<double>() - bucket["source_nll"].get<double>(), 0.1) << out << " length " << length;
     return {made["nll"].get<double>() - made["source_nll"].get<double>(), made["mean_kl"].get<double>()};
   }
+  // How far NLL may lie above `center`, what several runs measured in the middle. Which code a value near a tie takes
+  // hangs on the last bits of sums, so on the kernels that OpenBLAS has for the processor, and what follows is another
+  // draw: KL hardly notices, but the mean of log p - log q over the labels of 20,418 predictions has a standard
+  // deviation of sqrt(2 KL / 20,418), 0.0022 at a KL of 0.05. Three of them.
+  static double most_nll(double center, double kl) { return center + 3 * std::sqrt(2 * kl / 20418); }
   static std::vector<std::string> gptq(std::vector<std::string> more) {
     std::vector<std::string> all = {"--method", "gptq", "--calibration", reference("calibration_tokens.jsonl")};
     all.insert(all.end(), more.begin(), more.end());
@@ -56,13 +63,18 @@ TEST_F(QuantizeGoldenTest, Losses) {
     all.insert(all.end(), {"--scales", scales});
     return all;
   };
-  EXPECT_LE(loss("max", gptq_plain("max")).nll, 0.052);
+  const Loss widest = loss("max", gptq_plain("max"));
+  EXPECT_LE(widest.nll, most_nll(0.0499, 0.0679));
   const Loss searched = loss("search", gptq_plain("search"));
-  EXPECT_LE(searched.nll, 0.031);
+  EXPECT_LE(searched.nll, most_nll(0.0324, 0.0497));
   const Loss best = loss("default", gptq({}));
-  EXPECT_LT(best.nll, searched.nll);
-  // A tenth above what was measured; KL moves less than NLL from one set of sequences to another.
+  EXPECT_LE(best.nll, most_nll(0.0272, 0.0444));
+  // A tenth above what was measured. KL tells methods apart: it moved by 0.0006 where NLL moved by 0.0043.
+  EXPECT_LE(widest.kl, 0.0747);
+  EXPECT_LE(searched.kl, 0.0547);
   EXPECT_LE(best.kl, 0.049);
+  EXPECT_LT(searched.kl, widest.kl);
+  EXPECT_LT(best.kl, searched.kl);
   const Loss fine = loss("g32", gptq({"--group", "32", "--asym"}));
   EXPECT_LE(fine.nll, 0.028);
   EXPECT_LE(fine.kl, 0.0285);
