@@ -12,6 +12,7 @@
 #include "facet/base/text.h"
 #include "facet/measure/percentiles.h"
 #include "memory_limit.h"
+#include "plan_json.h"
 #include "quantize_weight.h"
 #include "resolved_config.h"
 
@@ -175,6 +176,7 @@ Json run_record(gemma4::Pipeline& pipeline) {
           {"checkpoint", shared.source->description()},
           {"checkpoint_hash", fmt::format("{:016x}", shared.source->content_hash())},
           {"plugins", plugin_use_json(pipeline.plugin_use())},
+          {"kv_forms", kv_forms_json(pipeline)},
           {"memory", memory_json(pipeline.memory())}};
 }
 

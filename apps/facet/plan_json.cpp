@@ -23,8 +23,13 @@ std::uint64_t sequence_bytes(const KvManager& kv) {
   return bytes;
 }
 
-// By group of layers: the form of its cache, elements of a key and its value, and who refused the shared form.
-Json forms_json(const gemma4::Pipeline& pipeline) {
+}  // namespace
+
+const char* kv_form_text(std::int64_t key_channels) {
+  return key_channels > 0 ? "shared" : "full";
+}
+
+Json kv_forms_json(const gemma4::Pipeline& pipeline) {
   Json list = Json::array();
   for (const auto& module : pipeline.plan().attention()) {
     const abi::AttentionProblem& problem = module->problem();
@@ -38,12 +43,6 @@ Json forms_json(const gemma4::Pipeline& pipeline) {
                     {"refused", refused}});
   }
   return list;
-}
-
-}  // namespace
-
-const char* kv_form_text(std::int64_t key_channels) {
-  return key_channels > 0 ? "shared" : "full";
 }
 
 Json absence_json(const gemma4::Pipeline& pipeline) {
@@ -84,7 +83,7 @@ Json plan_json(const gemma4::Pipeline& pipeline) {
   document.update(memory_json(memory));
   document["total"] = memory_use(pipeline).total();
   document["kv_per_sequence"] = sequence_bytes(pipeline.plan().kv());
-  document["kv_forms"] = forms_json(pipeline);
+  document["kv_forms"] = kv_forms_json(pipeline);
   document["max_sequences"] = engine.max_sequences;
   document["max_context"] = engine.max_context;
   document["max_step_tokens"] = engine.max_step_tokens;

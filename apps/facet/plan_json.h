@@ -11,6 +11,8 @@ Json plan_json(const gemma4::Pipeline& pipeline);
 
 // Of abi::AttentionProblem::key_channels: "shared" or "full".
 const char* kv_form_text(std::int64_t key_channels);
+// By group of layers: the form of its cache, elements of a key and its value, and who refused the shared form.
+Json kv_forms_json(const gemma4::Pipeline& pipeline);
 
 // Null, or why the device of the configuration is not here: the plan is then what it would be on one.
 Json absence_json(const gemma4::Pipeline& pipeline);

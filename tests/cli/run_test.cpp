@@ -70,6 +70,9 @@ TEST_F(RunTest, GivesThePromisedDocument) {
     EXPECT_EQ(plugin["file_hash"].get<std::string>().size(), 16u);
   }
   EXPECT_THAT(called, testing::IsSupersetOf({"dense", "flash", "static"}));
+  const Json plan = run_facet({"plan", config_, "--json"}).json();
+  EXPECT_EQ(plan["kv_forms"].size(), 2u);
+  EXPECT_EQ(record["kv_forms"], plan["kv_forms"]);
 }
 
 TEST_F(RunTest, PrintsTextWithoutJson) {
