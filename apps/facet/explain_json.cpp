@@ -7,12 +7,6 @@
 namespace facet::cli {
 namespace {
 
-Json refusals_json(const std::vector<Refusal>& refused) {
-  Json list = Json::array();
-  for (const Refusal& refusal : refused) list.push_back({{"plugin", refusal.plugin}, {"reasons", refusal.reasons}});
-  return list;
-}
-
 void add_plugin(Json& entry, const LoadedPlugin& plugin, const std::string& options, const std::string& rule) {
   entry["plugin"] = plugin.descriptor->name;
   entry["version"] = plugin.descriptor->version;

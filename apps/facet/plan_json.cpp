@@ -25,6 +25,12 @@ std::uint64_t sequence_bytes(const KvManager& kv) {
 
 }  // namespace
 
+Json refusals_json(const std::vector<Refusal>& refused) {
+  Json list = Json::array();
+  for (const Refusal& refusal : refused) list.push_back({{"plugin", refusal.plugin}, {"reasons", refusal.reasons}});
+  return list;
+}
+
 const char* kv_form_text(std::int64_t key_channels) {
   return key_channels > 0 ? "shared" : "full";
 }
@@ -33,14 +39,11 @@ Json kv_forms_json(const gemma4::Pipeline& pipeline) {
   Json list = Json::array();
   for (const auto& module : pipeline.plan().attention()) {
     const abi::AttentionProblem& problem = module->problem();
-    Json refused = Json::array();
-    for (const Refusal& refusal : module->form_refused())
-      refused.push_back({{"plugin", refusal.plugin}, {"reasons", refusal.reasons}});
     list.push_back({{"group", module->group().name},
                     {"form", kv_form_text(problem.key_channels)},
                     {"row_elements", sdk::key_value_width(problem.head_dim, problem.key_channels)},
                     {"full_row_elements", 2 * problem.head_dim},
-                    {"refused", refused}});
+                    {"refused", refusals_json(module->form_refused())}});
   }
   return list;
 }

@@ -9,6 +9,9 @@ namespace facet::cli {
 // ...}.
 Json plan_json(const gemma4::Pipeline& pipeline);
 
+// [{"plugin", "reasons"}].
+Json refusals_json(const std::vector<Refusal>& refused);
+
 // Of abi::AttentionProblem::key_channels: "shared" or "full".
 const char* kv_form_text(std::int64_t key_channels);
 // By group of layers: the form of its cache, elements of a key and its value, and who refused the shared form.

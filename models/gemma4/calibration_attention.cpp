@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "gemma4/kv_groups.h"
+
 namespace facet::gemma4 {
 
 CalibrationAttention::CalibrationAttention(const ModelConfig& model, const Config& config, PluginRegistry& registry,
@@ -17,21 +19,9 @@ CalibrationAttention::CalibrationAttention(const ModelConfig& model, const Confi
   limits.max_step_tokens = widest;
   std::vector<KvGroupSpec> specs;
   for (const LayerConfig& layer : model.layers) {
-    auto same = std::find_if(specs.begin(), specs.end(), [&](const KvGroupSpec& spec) {
-      return spec.window == layer.window && spec.head_dim == layer.head_dim && spec.kv_heads == layer.kv_heads &&
-             spec.turned_channels == layer.turned_channels();
-    });
-    if (same == specs.end()) {
-      const auto index = static_cast<std::int32_t>(specs.size());
-      specs.push_back({layer.sliding ? "sliding" : "global",
-                       {index},
-                       layer.kv_heads,
-                       layer.head_dim,
-                       layer.window,
-                       layer.turned_channels()});
-      same = specs.end() - 1;
-    }
-    kind_of_layer_.push_back(static_cast<std::size_t>(same - specs.begin()));
+    const std::size_t kind = kv_group_of(specs, layer);
+    specs[kind].layers = {static_cast<std::int32_t>(kind)};
+    kind_of_layer_.push_back(kind);
   }
   std::vector<KvGroup> groups;
   for (const KvGroupSpec& spec : specs) {

@@ -8,6 +8,7 @@
 #include "facet/checkpoint/linear_weight.h"
 #include "facet/checkpoint/prefixes.h"
 #include "facet/sdk/kv_rows.h"
+#include "gemma4/kv_groups.h"
 #include "gemma4/rule_check.h"
 
 namespace facet::gemma4 {
@@ -87,21 +88,8 @@ ModelPlan::ModelPlan(const Config& config, CheckpointFacts facts, PluginRegistry
 void ModelPlan::plan_attention(const Config& config, PluginRegistry& registry) {
   std::vector<KvGroupSpec> specs;
   for (std::size_t i = 0; i < facts_.model.layers.size(); ++i) {
-    const LayerConfig& layer = facts_.model.layers[i];
-    const auto same = std::find_if(specs.begin(), specs.end(), [&](const KvGroupSpec& spec) {
-      return spec.window == layer.window && spec.head_dim == layer.head_dim && spec.kv_heads == layer.kv_heads &&
-             spec.turned_channels == layer.turned_channels();
-    });
-    if (same != specs.end()) {
-      same->layers.push_back(static_cast<std::int32_t>(i));
-    } else {
-      specs.push_back({layer.sliding ? "sliding" : "global",
-                       {static_cast<std::int32_t>(i)},
-                       layer.kv_heads,
-                       layer.head_dim,
-                       layer.window,
-                       layer.turned_channels()});
-    }
+    const std::size_t group = kv_group_of(specs, facts_.model.layers[i]);
+    specs[group].layers.push_back(static_cast<std::int32_t>(i));
   }
   const bool any_shared =
       std::any_of(specs.begin(), specs.end(), [](const KvGroupSpec& spec) { return spec.turned_channels > 0; });

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <optional>
 
 #include "facet/engine/linear_module.h"
 #include "facet/sdk/linear.h"
@@ -71,6 +72,21 @@ std::int64_t taken_rows(const LinearInstance& asked, abi::LinearProblem problem,
     (takes_to(middle) ? taken : refused) = middle;
   }
   return taken;
+}
+
+// Takes off the problem what `asked` takes with more fusions at one end of its rows, `kept`, up to `moved`; `step` is
+// the way to the rest, which must be taken, too. Nothing when it cannot be divided so.
+std::optional<abi::LinearProblem> take_end(const LinearInstance& asked, abi::LinearProblem& problem,
+                                           std::uint32_t fusions, std::int64_t abi::LinearProblem::*kept,
+                                           std::int64_t abi::LinearProblem::*moved, std::int64_t step) {
+  abi::LinearProblem end = problem, rest = problem;
+  end.fusions = fusions;
+  end.*moved = taken_rows(asked, end, end.*kept, moved);
+  rest.*kept = end.*moved + step;
+  SinkText reasons;
+  if (end.*moved == 0 || !takes(asked, rest, reasons)) return std::nullopt;
+  problem = rest;
+  return end;
 }
 
 LinearChoice planned(const abi::LinearProblem& problem, std::shared_ptr<LinearInstance> asked,
@@ -149,22 +165,10 @@ std::vector<LinearChoice> LinearAssembler::choose(abi::LinearProblem problem, co
     // A plugin may fuse more at fewer rows or at more, and may refuse the range between.
     std::vector<abi::LinearProblem> more_rows;
     for (std::size_t better = 0; better < taken; ++better) {
-      abi::LinearProblem few = problem, rest = problem;
-      few.fusions = attempts[better];
-      few.max_rows = taken_rows(*asked, few, few.min_rows, &abi::LinearProblem::max_rows);
-      rest.min_rows = few.max_rows + 1;
-      if (few.max_rows > 0 && takes(*asked, rest, reasons)) {
-        add(planned(few, asked, name));
-        problem = rest;
-      }
-      abi::LinearProblem many = rest = problem;
-      many.fusions = attempts[better];
-      many.min_rows = taken_rows(*asked, many, many.max_rows, &abi::LinearProblem::min_rows);
-      rest.max_rows = many.min_rows - 1;
-      if (many.min_rows > 0 && takes(*asked, rest, reasons)) {
-        more_rows.push_back(many);
-        problem = rest;
-      }
+      constexpr auto kLeast = &abi::LinearProblem::min_rows, kMost = &abi::LinearProblem::max_rows;
+      if (const auto few = take_end(*asked, problem, attempts[better], kLeast, kMost, 1))
+        add(planned(*few, asked, name));
+      if (const auto many = take_end(*asked, problem, attempts[better], kMost, kLeast, -1)) more_rows.push_back(*many);
     }
     add(planned(problem, asked, name));
     for (auto many = more_rows.rbegin(); many != more_rows.rend(); ++many) add(planned(*many, asked, name));

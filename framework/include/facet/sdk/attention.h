@@ -56,8 +56,8 @@ class AttentionBase : public abi::Attention {
 
   // Bits of abi::AttentionFusion that launch() can do; a problem with others is refused before check() is asked.
   virtual std::uint32_t fusions() const { return 0; }
-  // Whether check(), offer() and launch() heed key_channels; without, a problem that has any is refused before they are
-  // asked, and the host asks for whole keys.
+  // Whether check(), offer() and launch() heed key_channels; without, a problem that has any is refused before check()
+  // is asked, and the host asks for whole keys.
   virtual bool reads_shared_form() const { return false; }
   virtual void check(const abi::AttentionProblem& problem, Reasons& reasons) const = 0;
   // Readable layouts, best first; block_rows 0 means any. problem.layout is all zero.
@@ -70,9 +70,7 @@ class AttentionBase : public abi::Attention {
   }
   std::uint32_t layouts(const abi::AttentionProblem& problem, abi::KvLayout* out,
                         std::uint32_t capacity) const noexcept final {
-    return answer_list(out, capacity, [&] {
-      return problem.key_channels == 0 || reads_shared_form() ? offer(problem) : std::vector<abi::KvLayout>();
-    });
+    return answer_list(out, capacity, [&] { return offer(problem); });
   }
   abi::Status plan(const abi::AttentionProblem& problem, abi::AttentionPlan* plan, abi::TextSink error) noexcept final {
     return guarded(error, [&] {
