@@ -170,12 +170,7 @@ void World::place() {
   }
   const sdk::KvStrides strides =
       sdk::kv_strides(view_.layout, shape_.kv_heads, sdk::kv_row_width(shape_.head_dim, shape_.key_channels));
-  view_.block_stride = strides.block;
-  view_.row_stride = strides.row;
-  view_.head_stride = strides.head;
-  view_.scale_block_stride = strides.scale_block;
-  view_.scale_row_stride = strides.scale_row;
-  view_.scale_head_stride = strides.scale_head;
+  sdk::set_strides(view_, strides);
   const auto bytes = static_cast<std::size_t>(blocks * strides.block * sdk::element_bytes(storage_.element));
   keys_.assign(bytes, static_cast<std::byte>(storage_.fill));
   values_ = keys_;

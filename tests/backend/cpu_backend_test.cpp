@@ -87,12 +87,7 @@ TEST_P(PrepareAttention, WritesRowsAndQueries) {
   view.values = values.data();
   view.key_scales = key_scales.data();
   view.value_scales = value_scales.data();
-  view.block_stride = strides.block;
-  view.row_stride = strides.row;
-  view.head_stride = strides.head;
-  view.scale_block_stride = strides.scale_block;
-  view.scale_row_stride = strides.scale_row;
-  view.scale_head_stride = strides.scale_head;
+  sdk::set_strides(view, strides);
   view.block_table = table.data();
   view.table_stride = 2;
 

@@ -71,12 +71,7 @@ class SharedForm : public testing::Test {
         reinterpret_cast<char*>(made.pool.data()) + (shared ? form.dim : elements) * sdk::element_bytes(form.element);
     view.key_scales = made.key_scales.data();
     view.value_scales = made.value_scales.data();
-    view.block_stride = strides.block;
-    view.row_stride = strides.row;
-    view.head_stride = strides.head;
-    view.scale_block_stride = strides.scale_block;
-    view.scale_row_stride = strides.scale_row;
-    view.scale_head_stride = strides.scale_head;
+    sdk::set_strides(view, strides);
     view.block_table = made.table.data();
     view.table_stride = 2;
     AttentionInput input;

@@ -149,12 +149,7 @@ abi::KvView make_view(const Case& c, const Memory& memory) {
   view.key_channels = c.layer.key_channels;
   const sdk::KvStrides strides =
       sdk::kv_strides(view.layout, c.layer.kv_heads, sdk::kv_row_width(c.layer.head_dim, c.layer.key_channels));
-  view.block_stride = strides.block;
-  view.row_stride = strides.row;
-  view.head_stride = strides.head;
-  view.scale_block_stride = strides.scale_block;
-  view.scale_row_stride = strides.scale_row;
-  view.scale_head_stride = strides.scale_head;
+  sdk::set_strides(view, strides);
   view.table_stride = ring ? 1 : sdk::ceil_div(c.context, 64);
   view.key_scales = view.value_scales = reinterpret_cast<float*>(memory.scales.data());
   return view;

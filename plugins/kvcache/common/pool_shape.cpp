@@ -102,12 +102,7 @@ void PoolShape::fill(const abi::Memory& pool, std::int64_t layer, std::int64_t r
     view.key_scales = reinterpret_cast<float*>(scales);
     view.value_scales = reinterpret_cast<float*>(scales + scales_bytes_);
   }
-  view.block_stride = strides_.block;
-  view.row_stride = strides_.row;
-  view.head_stride = strides_.head;
-  view.scale_block_stride = strides_.scale_block;
-  view.scale_row_stride = strides_.scale_row;
-  view.scale_head_stride = strides_.scale_head;
+  sdk::set_strides(view, strides_);
   view.ring_rows = ring_rows;
 }
 

@@ -117,12 +117,7 @@ void CudaWorld::place(std::int64_t longest, std::int64_t most_tokens, bool whole
   }
   const sdk::KvStrides strides =
       sdk::kv_strides(host_view_.layout, shape_.kv_heads, sdk::kv_row_width(shape_.head_dim, shape_.key_channels));
-  host_view_.block_stride = strides.block;
-  host_view_.row_stride = strides.row;
-  host_view_.head_stride = strides.head;
-  host_view_.scale_block_stride = strides.scale_block;
-  host_view_.scale_row_stride = strides.scale_row;
-  host_view_.scale_head_stride = strides.scale_head;
+  sdk::set_strides(host_view_, strides);
   host_view_.block_table = table_.data();
   keys_.assign(index(blocks * strides.block * sdk::element_bytes(storage_.element)), 0xff);
   values_ = keys_;

@@ -108,12 +108,7 @@ TEST_P(CudaPrepareTest, QueriesAndCacheRows) {
   const sdk::KvStrides strides = sdk::kv_strides(view.layout, kv_heads, sdk::kv_row_width(dim, view.key_channels));
   view.kv_heads = kv_heads;
   view.head_dim = dim;
-  view.block_stride = strides.block;
-  view.row_stride = strides.row;
-  view.head_stride = strides.head;
-  view.scale_block_stride = strides.scale_block;
-  view.scale_row_stride = strides.scale_row;
-  view.scale_head_stride = strides.scale_head;
+  sdk::set_strides(view, strides);
   view.table_stride = 2;
   const std::vector<std::int32_t> table = {2, 0, 1, -1}, positions = {5, 1, 6, 0}, sequence = {0, 1, 0, -1};
   const auto bytes = static_cast<std::size_t>(strides.block * blocks * sdk::element_bytes(element));

@@ -56,6 +56,15 @@ struct KvStrides {
   std::int64_t scale_block, scale_row, scale_head;  // floats; 0 without scales
 };
 
+inline void set_strides(abi::KvView& view, const KvStrides& strides) {
+  view.block_stride = strides.block;
+  view.row_stride = strides.row;
+  view.head_stride = strides.head;
+  view.scale_block_stride = strides.scale_block;
+  view.scale_row_stride = strides.scale_row;
+  view.scale_head_stride = strides.scale_head;
+}
+
 constexpr std::int64_t element_bytes(abi::DType type) {
   switch (type) {
     case abi::DType::f32:
