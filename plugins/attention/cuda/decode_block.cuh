@@ -25,6 +25,8 @@ class DecodeBlock : private DecodeRing<Shape> {
     at += ring_bytes();
     scales_ = reinterpret_cast<float*>(at) + team_ * stages_ * 2 * Shape::kKeys;
     at += stages_ * Shape::kScaleBytes;
+    exchange_ = reinterpret_cast<float4*>(at) + team_ * Shape::kTeamWarps * 64;
+    at += Shape::kExchangeBytes;
     stats_ = reinterpret_cast<float2*>(at);
     at += Shape::kStatBytes;
     inbox_stats_ = reinterpret_cast<float2*>(at);
@@ -72,18 +74,26 @@ class DecodeBlock : private DecodeRing<Shape> {
       if (warp_ == 0 && tiles > 0) load_queries();
       fill_ring(places, early, stages_, tiles);
       if (tiles > 0) barrier_wait(queries_ready_, 0);
+      if constexpr (Shape::kInt8) {
+        if (tiles > 0) arrange_queries();
+      }
     }
     int stage = 0;
     std::uint32_t parity = 0;
     for (int tile = team_; tile < tiles; tile += Shape::kTeams) {
       const int next = tile + stages_ * Shape::kTeams;
       RowPlace place{-1, 0};
-      if (next < tiles) place = place_of(next);
+      float scale = 0.0f;
+      if (next < tiles) {
+        place = place_of(next);
+        if constexpr (Shape::kInt8) scale = ask_scale(place);
+      }
       wait_for_tile(stage, parity, tile + 1 == tiles);
       step(tile, stage);
       if (next < tiles) {
         team_barrier();  // the stage is done with
         load(next, stage, place);
+        if constexpr (Shape::kInt8) store_scale(stage, place, scale);
       }
       if constexpr (!Shape::kWholeRows) commit_copies();
       if (++stage == stages_) {
@@ -108,11 +118,7 @@ class DecodeBlock : private DecodeRing<Shape> {
       const int row = lane_ / 4 + half * 8;
       if (row >= work_.rows) continue;
       if (member_ == 0 && (lane_ & 3) == 0) stats_[team_ * Shape::kRows + row] = make_float2(largest_[half], sum);
-      float* to = team_sums(team_) + row * Shape::kSumStride + member_ * Shape::kColumns + (lane_ & 3) * 2;
-#pragma unroll
-      for (int c = 0; c < Shape::kColumnTiles; ++c) {
-        *reinterpret_cast<float2*>(to + c * 8) = make_float2(out_[c][half * 2], out_[c][half * 2 + 1]);
-      }
+      store_sums(half, team_sums(team_) + row * Shape::kSumStride + member_ * Shape::kColumns);
     }
     __syncthreads();
     for (int row = warp_; row < work_.rows; row += Shape::kWarps) weigh_teams(row);
@@ -157,10 +163,12 @@ class DecodeBlock : private DecodeRing<Shape> {
 
  private:
   using Math = DecodeMath<Shape>;
-  using Math::add_values, Math::address, Math::mask, Math::multiply_keys, Math::weigh;
+  using Math::add_codes, Math::add_values, Math::address, Math::mask, Math::multiply_codes, Math::multiply_keys,
+      Math::store_sums, Math::weigh;
   using Math::lane_, Math::member_, Math::query_position_, Math::out_, Math::largest_, Math::sum_;
   using Ring = DecodeRing<Shape>;
-  using Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load, Ring::place_of, Ring::team_barrier, Ring::wait_for_tile;
+  using Ring::ask_scale, Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load, Ring::place_of, Ring::store_scale,
+      Ring::team_barrier, Ring::wait_for_tile;
   using Ring::p_, Ring::work_, Ring::stages_, Ring::ring_, Ring::tiles_ready_, Ring::scales_, Ring::team_, Ring::made_,
       Ring::seen_;
 
@@ -258,18 +266,55 @@ class DecodeBlock : private DecodeRing<Shape> {
               Shape::kQueryRowBytes, queries_ready_);
   }
 
+  // Brings every 16 channels of the queries to the order in which widened codes meet them: even ones, then odd ones.
+  __device__ void arrange_queries() const {
+    constexpr int kSteps = Shape::kDim / 16;
+    for (int i = static_cast<int>(threadIdx.x); i < work_.rows * kSteps; i += Shape::kThreads) {
+      const std::uint32_t at = queries_ + static_cast<std::uint32_t>(i / kSteps * Shape::kQueryPitch + i % kSteps * 32);
+      const uint4 a = load_words(at), b = load_words(at + 16);
+      store16(at, make_uint4(even_pair(a.x, a.y), even_pair(a.z, a.w), even_pair(b.x, b.y), even_pair(b.z, b.w)));
+      store16(at + 16, make_uint4(odd_pair(a.x, a.y), odd_pair(a.z, a.w), odd_pair(b.x, b.y), odd_pair(b.z, b.w)));
+    }
+    __syncthreads();
+  }
+
   __device__ void step(int tile, int stage) {
     float score[2][4];
-    multiply_keys(queries_, keys(stage), score);
+    if constexpr (Shape::kInt8) {
+      multiply_codes(queries_, keys(stage), score);
+      if constexpr (Shape::kSharesDepth) add_other_half(score);
+    } else {
+      multiply_keys(queries_, keys(stage), score);
+    }
     const float* scales = scales_ + stage * 2 * Shape::kKeys;
     mask(p_, work_.high, work_.low + tile * Shape::kKeys, scales, score);
     std::uint32_t weights[4];
     weigh(scales + Shape::kKeys, score, weights);
-    add_values(keys(stage) + Shape::kValueOffset, weights);
+    if constexpr (Shape::kInt8) {
+      add_codes(keys(stage) + Shape::kValueOffset, weights);
+    } else {
+      add_values(keys(stage) + Shape::kValueOffset, weights);
+    }
+  }
+  // Scores over the whole depth, from those of both warps of the team. The next tile's wait keeps them apart from its
+  // own.
+  __device__ void add_other_half(float (&score)[2][4]) const {
+    float4* own = exchange_ + member_ * 64 + lane_;
+    for (int n = 0; n < 2; ++n) own[n * 32] = make_float4(score[n][0], score[n][1], score[n][2], score[n][3]);
+    team_barrier();
+    const float4* other = exchange_ + (1 - member_) * 64 + lane_;
+    for (int n = 0; n < 2; ++n) {
+      const float4 more = other[n * 32];
+      score[n][0] += more.x;
+      score[n][1] += more.y;
+      score[n][2] += more.z;
+      score[n][3] += more.w;
+    }
   }
 
   std::uint32_t queries_, queries_ready_;
   float* sums_;
+  float4* exchange_;
   float2* stats_;
   float2* inbox_stats_;
   float* inbox_;

@@ -16,11 +16,26 @@ class DecodeRing : protected DecodeMath<Shape> {
   }
   // The first tile of each stage.
   __device__ void fill_ring(const RowPlace (&places)[kMostStages<Shape>], int first, int last, int tiles) const {
+    const auto wanted = [&](int stage) {
+      return stage >= first && stage < last && team_ + stage * Shape::kTeams < tiles;
+    };
+    float scales[kMostStages<Shape>];
+    if constexpr (Shape::kInt8) {
+#pragma unroll
+      for (int stage = 0; stage < kMostStages<Shape>; ++stage)
+        scales[stage] = wanted(stage) ? ask_scale(places[stage]) : 0.0f;
+    }
 #pragma unroll
     for (int stage = 0; stage < kMostStages<Shape>; ++stage) {
       if (stage < first || stage >= last) continue;
       if (team_ + stage * Shape::kTeams < tiles) load(team_ + stage * Shape::kTeams, stage, places[stage]);
       if constexpr (!Shape::kWholeRows) commit_copies();
+    }
+    if constexpr (Shape::kInt8) {
+#pragma unroll
+      for (int stage = 0; stage < kMostStages<Shape>; ++stage) {
+        if (wanted(stage)) store_scale(stage, places[stage], scales[stage]);
+      }
     }
   }
   __device__ void wait_for_tile(int stage, std::uint32_t parity, bool last) const {
@@ -66,17 +81,21 @@ class DecodeRing : protected DecodeMath<Shape> {
     return find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, position, max(work_.low, seen_),
                     work_.high);
   }
+  // int8: the scale that this lane brings for its row of a tile, of the key in lanes [0, kWarpRows), of the value in
+  // the next. Asked for when the place is known and stored when the stage is free. From L2: a line of L1 may be older
+  // than the rows that the predecessor wrote.
+  __device__ float ask_scale(RowPlace place) const {
+    if (lane_ >= 2 * kWarpRows || place.offset < 0) return 0.0f;
+    return __ldcg((lane_ < kWarpRows ? p_.kv.key_scales : p_.kv.value_scales) + place.scale);
+  }
+  __device__ void store_scale(int stage, RowPlace place, float scale) const {
+    if (lane_ >= 2 * kWarpRows || (Shape::kPrepares && place.offset == kMadeHere)) return;
+    scales_[(stage * 2 + lane_ / kWarpRows) * Shape::kKeys + own_row()] = scale;
+  }
   __device__ void load(int tile, int stage, RowPlace place) const {
     const int row = own_row();
     const std::uint32_t to = keys(stage);
-    if constexpr (Shape::kInt8) {
-      float* scales = scales_ + stage * 2 * Shape::kKeys;
-      if (lane_ < kWarpRows && !(Shape::kPrepares && place.offset == kMadeHere)) {
-        scales[row] = place.offset >= 0 ? p_.kv.key_scales[place.scale] : 0.0f;
-        scales[Shape::kKeys + row] = place.offset >= 0 ? p_.kv.value_scales[place.scale] : 0.0f;
-      }
-      copy_chunks(to, place.offset);
-    } else if constexpr (!Shape::kWholeRows) {
+    if constexpr (!Shape::kWholeRows) {
       copy_chunks(to, place.offset);
     } else {
       const std::uint32_t barrier = tiles_ready_ + static_cast<std::uint32_t>(stage * 8);
@@ -104,13 +123,18 @@ class DecodeRing : protected DecodeMath<Shape> {
     }
   }
   __device__ void copy_chunks(std::uint32_t to, std::int64_t own_offset) const {
-#pragma unroll(Shape::kInt8 ? 8 : 4)
+#pragma unroll 4
     for (int i = lane_; i < kWarpRows * Shape::kChunks; i += 32) {
       const int row = i / Shape::kChunks;
       const int chunk = i % Shape::kChunks;
       const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
       if (Shape::kPrepares && offset == kMadeHere) continue;
       const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
+      if constexpr (Shape::kInt8) {
+        copy_codes(at, p_.kv.keys, offset, chunk);
+        copy_codes(at + Shape::kValueOffset, p_.kv.values, offset, chunk);
+        continue;
+      }
       if constexpr (!Shape::kShared) copy_chunk<Shape::kInt8>(at, p_.kv.keys, offset, chunk);
       copy_chunk<Shape::kInt8>(at + Shape::kValueOffset, p_.kv.values, offset, chunk);
     }
