@@ -16,12 +16,6 @@ __device__ __forceinline__ std::uint32_t widen_odd(std::uint32_t codes) {
   return widen_even(codes >> 8);
 }
 
-// 16 codes of a row as they are, under way when this returns; zeros for a row that must not be read.
-__device__ __forceinline__ void copy_codes(std::uint32_t to, const void* pool, std::int64_t offset, int chunk) {
-  const bool valid = offset >= 0;
-  copy16_async(to, static_cast<const std::int8_t*>(pool) + (valid ? offset : 0) + chunk * 16, valid);
-}
-
 // A left operand that meets such words, from pairs of neighbours (c, c + 1) and (c + 2, c + 3).
 __device__ __forceinline__ std::uint32_t even_pair(std::uint32_t first, std::uint32_t second) {
   return __byte_perm(first, second, 0x5410);

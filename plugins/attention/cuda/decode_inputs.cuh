@@ -60,7 +60,12 @@ class DecodeInputs {
       Row row = widen(rows_[0]);
       ::facet::cuda::norm(row, query_weight_, epsilon, kHalf);
       ::facet::cuda::rotate(row, angles_);
-      store_query(row, queries + static_cast<std::uint32_t>(at * Shape::kQueryPitch));
+      if constexpr (Shape::kInt8) {
+        store_for_codes(row, queries + static_cast<std::uint32_t>(at * Shape::kQueryPitch));
+      } else {
+        store_pairs(
+            row, [&](int chunk) { return queries + static_cast<std::uint32_t>(at * Shape::kQueryPitch + chunk * 16); });
+      }
 #pragma unroll
       for (int i = 0; i + 1 < kRowsOfWarp; ++i) rows_[i] = rows_[i + 1];
     }
@@ -144,21 +149,17 @@ class DecodeInputs {
       store8(address(at / 2 + pairs / 8) + half, pack(high));
     });
   }
-  __device__ void store_query(const Row& row, std::uint32_t to) const {
-    if constexpr (Shape::kInt8) {
-      // Of each 16 channels the even ones, then the odd ones (codes.cuh).
-      const auto store = [&](int channel, const Part& part) {
-        const std::uint32_t at = to + static_cast<std::uint32_t>(channel / 16 * 32 + channel % 16);
-        store4(at, pack_bf16(part.at[0], part.at[2]));
-        store4(at + 16, pack_bf16(part.at[1], part.at[3]));
-      };
-      ::facet::cuda::each_pair(row, kHalf, lane_, [&](int at, const Part& low, const Part& high) {
-        store(at * kVector, low);
-        store(kHalf + at * kVector, high);
-      });
-    } else {
-      store_pairs(row, [&](int chunk) { return to + static_cast<std::uint32_t>(chunk * 16); });
-    }
+  // A query that meets widened codes: of each 16 channels the even ones, then the odd ones.
+  __device__ void store_for_codes(const Row& row, std::uint32_t to) const {
+    const auto store = [&](int channel, const Part& part) {
+      const auto at = to + static_cast<std::uint32_t>(channel / 16 * 32 + channel % 16);
+      store4(at, pack_bf16(part.at[0], part.at[2]));
+      store4(at + 16, pack_bf16(part.at[1], part.at[3]));
+    };
+    ::facet::cuda::each_pair(row, kHalf, lane_, [&](int at, const Part& low, const Part& high) {
+      store(at * kVector, low);
+      store(kHalf + at * kVector, high);
+    });
   }
   __device__ void store_tile(const Row& row, std::uint32_t tile, int in_tile) const {
     store_pairs(row, [&](int chunk) { return DecodeMath<Shape>::address(tile, in_tile, chunk); });

@@ -95,7 +95,9 @@ class DecodeRing : protected DecodeMath<Shape> {
   __device__ void load(int tile, int stage, RowPlace place) const {
     const int row = own_row();
     const std::uint32_t to = keys(stage);
-    if constexpr (!Shape::kWholeRows) {
+    if constexpr (Shape::kInt8) {
+      copy_codes(to, place.offset);
+    } else if constexpr (!Shape::kWholeRows) {
       copy_chunks(to, place.offset);
     } else {
       const std::uint32_t barrier = tiles_ready_ + static_cast<std::uint32_t>(stage * 8);
@@ -130,13 +132,24 @@ class DecodeRing : protected DecodeMath<Shape> {
       const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
       if (Shape::kPrepares && offset == kMadeHere) continue;
       const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
-      if constexpr (Shape::kInt8) {
-        copy_codes(at, p_.kv.keys, offset, chunk);
-        copy_codes(at + Shape::kValueOffset, p_.kv.values, offset, chunk);
-        continue;
-      }
-      if constexpr (!Shape::kShared) copy_chunk<Shape::kInt8>(at, p_.kv.keys, offset, chunk);
-      copy_chunk<Shape::kInt8>(at + Shape::kValueOffset, p_.kv.values, offset, chunk);
+      if constexpr (!Shape::kShared) copy_chunk<false>(at, p_.kv.keys, offset, chunk);
+      copy_chunk<false>(at + Shape::kValueOffset, p_.kv.values, offset, chunk);
+    }
+  }
+  // Rows that must not be read stay what memory held: a weight of zero times any code is zero.
+  __device__ void copy_codes(std::uint32_t to, std::int64_t own_offset) const {
+    constexpr int kCopies = kWarpRows * Shape::kChunks;
+    static_assert(kCopies % 32 == 0);
+    __syncwarp();
+#pragma unroll
+    for (int first = 0; first < kCopies; first += 32) {
+      const int row = (first + lane_) / Shape::kChunks;
+      const int chunk = (first + lane_) % Shape::kChunks;
+      const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
+      const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
+      if (offset < 0) continue;
+      copy16_async(at, static_cast<const std::int8_t*>(p_.kv.keys) + chunk * 16 + offset, true);
+      copy16_async(at + Shape::kValueOffset, static_cast<const std::int8_t*>(p_.kv.values) + chunk * 16 + offset, true);
     }
   }
 
