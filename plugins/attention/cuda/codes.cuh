@@ -9,7 +9,7 @@ namespace facet::attention::cuda {
 // more than they are, and 0x4300 with its sign bit is 128, or 256 for a code below zero, which is 128 less than its
 // low bits.
 __device__ __forceinline__ std::uint32_t widen_even(std::uint32_t codes) {
-  return subtract_bf16((codes & 0x007f007fu) | 0x43004300u, (codes & 0x00800080u) | 0x43004300u);
+  return subtract_bf16(and_or(codes, 0x007f007fu, 0x43004300u), and_or(codes, 0x00800080u, 0x43004300u));
 }
 // Those in bytes 1 and 3.
 __device__ __forceinline__ std::uint32_t widen_odd(std::uint32_t codes) {

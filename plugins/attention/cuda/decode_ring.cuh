@@ -1,6 +1,8 @@
 // The tiles of keys and values that a team walks, in a ring of stages that it fills itself.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/cuda/decode_math.cuh"
 
 namespace facet::attention::cuda {
@@ -8,7 +10,7 @@ namespace facet::attention::cuda {
 template <typename Shape>
 class DecodeRing : protected DecodeMath<Shape> {
  protected:
-  __device__ explicit DecodeRing(const FlashParams& params) : p_(params), stages_(params.stages) {}
+  __device__ explicit DecodeRing(const FlashParams& params) : p_(params), stages_(params.stages), divide_(params.kv) {}
 
   // Whether earlier steps wrote all rows of a tile, those past the end of the share left out.
   __device__ bool is_old(int tile) const {
@@ -78,8 +80,8 @@ class DecodeRing : protected DecodeMath<Shape> {
     if (Shape::kPrepares && position == made_) return {kMadeHere, 0};
     // No share begins before seen_, but without it nvcc 13.0 spills more for 512 columns: 19 stores instead of 8, some
     // of them in the walk over tiles.
-    return find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, position, max(work_.low, seen_),
-                    work_.high);
+    return find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, position, max(work_.low, seen_), work_.high,
+                    divide_);
   }
   // int8: the scale that this lane brings for its row of a tile, of the key in lanes [0, kWarpRows), of the value in
   // the next. Asked for when the place is known and stored when the stage is free. From L2: a line of L1 may be older
@@ -138,24 +140,32 @@ class DecodeRing : protected DecodeMath<Shape> {
   }
   // Rows that must not be read stay what memory held: a weight of zero times any code is zero.
   __device__ void copy_codes(std::uint32_t to, std::int64_t own_offset) const {
-    constexpr int kCopies = kWarpRows * Shape::kChunks;
+    constexpr unsigned kCopies = kWarpRows * Shape::kChunks, kChunks = Shape::kChunks;
     static_assert(kCopies % 32 == 0);
+    const auto lane = static_cast<unsigned>(lane_);
+    const std::uint32_t from = address(to, member_ * kWarpRows, 0);
     __syncwarp();
 #pragma unroll
-    for (int first = 0; first < kCopies; first += 32) {
-      const int row = (first + lane_) / Shape::kChunks;
-      const int chunk = (first + lane_) % Shape::kChunks;
-      const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
-      const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
+    for (unsigned first = 0; first < kCopies; first += 32) {
+      // Where rows and turns are multiples of each other only the row differs from turn to turn, by a constant.
+      const unsigned row = first % kChunks == 0 ? first / kChunks + lane / kChunks : (first + lane) / kChunks;
+      const unsigned in_row = first % kChunks == 0 ? lane % kChunks * 16 : (first + lane) % kChunks * 16;
+      const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, static_cast<int>(row));
+      const std::uint32_t at = from + row * Shape::kPitch + in_row;
       if (offset < 0) continue;
-      copy16_async(at, static_cast<const std::int8_t*>(p_.kv.keys) + chunk * 16 + offset, true);
-      copy16_async(at + Shape::kValueOffset, static_cast<const std::int8_t*>(p_.kv.values) + chunk * 16 + offset, true);
+      copy16_async(at, static_cast<const std::int8_t*>(p_.kv.keys) + in_row + offset, true);
+      copy16_async(at + Shape::kValueOffset, static_cast<const std::int8_t*>(p_.kv.values) + in_row + offset, true);
     }
   }
 
   const FlashParams& p_;
   Work work_{};
   const int stages_;
+  // Half the bytes a tile leave less time for a division.
+  struct PlainDivision : Division {
+    __device__ explicit PlainDivision(const KvSource&) {}
+  };
+  const std::conditional_t<Shape::kInt8, DivisionByInverse, PlainDivision> divide_;
   std::uint32_t ring_, tiles_ready_;
   float* scales_;
   int team_;

@@ -71,6 +71,12 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   return packed;
 }
 
+// (word & mask) | set in one instruction; left to itself, nvcc makes two of it where both are constants.
+__device__ __forceinline__ std::uint32_t and_or(std::uint32_t word, std::uint32_t mask, std::uint32_t set) {
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(set));
+  return result;
+}
 // Of two bf16.
 __device__ __forceinline__ std::uint32_t subtract_bf16(std::uint32_t a, std::uint32_t b) {
   std::uint32_t difference;

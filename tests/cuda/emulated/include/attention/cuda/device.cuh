@@ -56,6 +56,9 @@ inline std::uint32_t pack_bf16(float low, float high) {
   std::memcpy(&packed, &both, sizeof packed);
   return packed;
 }
+inline std::uint32_t and_or(std::uint32_t word, std::uint32_t mask, std::uint32_t set) {
+  return (word & mask) | set;
+}
 inline std::uint32_t subtract_bf16(std::uint32_t a, std::uint32_t b) {
   const auto low = [](std::uint32_t pair) { return __uint_as_float(pair << 16); };
   const auto high = [](std::uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); };
