@@ -58,21 +58,22 @@ class DecodeBlock : private DecodeRing<Shape> {
     if (newest && (tiles - 1) / Shape::kTeams < stages_) made_ = work_.first_position;
     // Tables are read for all stages before anything waits for one of them.
     constexpr int kMost = kMostStages<Shape>;
-    RowPlace places[kMost];
+    typename Ring::FirstTiles first;
 #pragma unroll
     for (int stage = 0; stage < kMost; ++stage) {
-      if (stage < stages_) places[stage] = place_of(team_ + stage * Shape::kTeams);
+      if (stage < stages_) first.places[stage] = place_of(team_ + stage * Shape::kTeams);
     }
     if constexpr (Shape::kPrepares) {
-      prepare(newest, tiles, places);
+      prepare(newest, tiles, first);
     } else {
       // Tiles are committed in their order: with the first that needs the predecessor the early part is over.
       int early = 0;
       while (early < stages_ && is_old(team_ + early * Shape::kTeams)) ++early;
-      fill_ring(places, 0, early, tiles);
+      fill_ring(first, 0, early, tiles);
       wait_for_predecessor();
       if (warp_ == 0 && tiles > 0) load_queries();
-      fill_ring(places, early, stages_, tiles);
+      fill_ring(first, early, stages_, tiles);
+      if constexpr (Shape::kInt8) store_scales(first, tiles);
       if (tiles > 0) barrier_wait(queries_ready_, 0);
       if constexpr (Shape::kInt8) {
         if (tiles > 0) arrange_queries();
@@ -168,7 +169,7 @@ class DecodeBlock : private DecodeRing<Shape> {
   using Math::lane_, Math::member_, Math::query_position_, Math::out_, Math::largest_, Math::sum_;
   using Ring = DecodeRing<Shape>;
   using Ring::ask_scale, Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load, Ring::place_of, Ring::store_scale,
-      Ring::team_barrier, Ring::wait_for_tile;
+      Ring::store_scales, Ring::team_barrier, Ring::wait_for_tile;
   using Ring::p_, Ring::work_, Ring::stages_, Ring::ring_, Ring::tiles_ready_, Ring::scales_, Ring::team_, Ring::made_,
       Ring::seen_;
 
@@ -202,12 +203,12 @@ class DecodeBlock : private DecodeRing<Shape> {
   // Waits for the predecessor and makes the queries and, in the block of the newest key, its row. All other rows are of
   // earlier steps, but what is asked for takes its turn: after the first tiles come the inputs of the queries, so that
   // the first tiles are done with when the last ones are there.
-  __device__ void prepare(bool newest, int tiles, const RowPlace (&places)[kMostStages<Shape>]) {
+  __device__ void prepare(bool newest, int tiles, typename Ring::FirstTiles& first) {
     if (tiles == 0) {
       wait_for_predecessor();
       return;
     }
-    fill_ring(places, 0, 1, tiles);
+    fill_ring(first, 0, 1, tiles);
     NewRow row;
     if (newest) {
       const int tile = tiles - 1;
@@ -223,7 +224,8 @@ class DecodeBlock : private DecodeRing<Shape> {
     DecodeInputs<Shape> inputs(p_, work_, warp_, lane_, newest);
     wait_for_predecessor();
     inputs.ask();
-    fill_ring(places, 1, stages_, tiles);
+    fill_ring(first, 1, stages_, tiles);
+    if constexpr (Shape::kInt8) store_scales(first, tiles);
     inputs.make(queries_, row);
     __syncthreads();
   }

@@ -66,7 +66,8 @@ class DecodeMath {
         load_matrices(a[batch % 2][i], from_a + static_cast<std::uint32_t>((batch * 2 + i) * 32));
     };
     read(0);
-#pragma unroll
+    // As few copies of the code as the two buffers allow: it is cold in every launch, and widening makes it long.
+#pragma unroll(kBatches % 2 == 0 ? 2 : kBatches)
     for (int batch = 0; batch < kBatches; ++batch) {
       if (batch + 1 < kBatches) read(batch + 1);
 #pragma unroll
@@ -107,7 +108,8 @@ class DecodeMath {
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
       most = fmaxf(most, largest_[half]);
-      moved = moved || most > largest_[half];
+      // Codes: nothing to bring before the first key, and code that is not run need not be fetched.
+      moved = moved || (most > largest_[half] && (!Shape::kInt8 || largest_[half] != -INFINITY));
       // A row that has seen no key yet keeps -inf; its weights are exp2(-inf - 0).
       const float base = most == -INFINITY ? 0.0f : most;
       factor[half] = exp2_fast(largest_[half] - base);

@@ -16,28 +16,28 @@ class DecodeRing : protected DecodeMath<Shape> {
   __device__ bool is_old(int tile) const {
     return min(work_.low + (tile + 1) * Shape::kKeys, work_.high) <= work_.first_position;
   }
-  // The first tile of each stage.
-  __device__ void fill_ring(const RowPlace (&places)[kMostStages<Shape>], int first, int last, int tiles) const {
-    const auto wanted = [&](int stage) {
-      return stage >= first && stage < last && team_ + stage * Shape::kTeams < tiles;
-    };
+  // The first tile of each stage: its place, and for int8 the scale that this lane has asked for.
+  struct FirstTiles {
+    RowPlace places[kMostStages<Shape>];
     float scales[kMostStages<Shape>];
-    if constexpr (Shape::kInt8) {
-#pragma unroll
-      for (int stage = 0; stage < kMostStages<Shape>; ++stage)
-        scales[stage] = wanted(stage) ? ask_scale(places[stage]) : 0.0f;
-    }
+  };
+  __device__ void fill_ring(FirstTiles& tiles_of, int first, int last, int tiles) const {
 #pragma unroll
     for (int stage = 0; stage < kMostStages<Shape>; ++stage) {
       if (stage < first || stage >= last) continue;
-      if (team_ + stage * Shape::kTeams < tiles) load(team_ + stage * Shape::kTeams, stage, places[stage]);
+      if (team_ + stage * Shape::kTeams < tiles) {
+        if constexpr (Shape::kInt8) tiles_of.scales[stage] = ask_scale(tiles_of.places[stage]);
+        load(team_ + stage * Shape::kTeams, stage, tiles_of.places[stage]);
+      }
       if constexpr (!Shape::kWholeRows) commit_copies();
     }
-    if constexpr (Shape::kInt8) {
+  }
+  // Waits for the scales: when all else has been asked for.
+  __device__ void store_scales(const FirstTiles& tiles_of, int tiles) const {
 #pragma unroll
-      for (int stage = 0; stage < kMostStages<Shape>; ++stage) {
-        if (wanted(stage)) store_scale(stage, places[stage], scales[stage]);
-      }
+    for (int stage = 0; stage < kMostStages<Shape>; ++stage) {
+      if (stage < stages_ && team_ + stage * Shape::kTeams < tiles)
+        store_scale(stage, tiles_of.places[stage], tiles_of.scales[stage]);
     }
   }
   __device__ void wait_for_tile(int stage, std::uint32_t parity, bool last) const {
@@ -145,7 +145,7 @@ class DecodeRing : protected DecodeMath<Shape> {
     const auto lane = static_cast<unsigned>(lane_);
     const std::uint32_t from = address(to, member_ * kWarpRows, 0);
     __syncwarp();
-#pragma unroll
+#pragma unroll 4
     for (unsigned first = 0; first < kCopies; first += 32) {
       // Where rows and turns are multiples of each other only the row differs from turn to turn, by a constant.
       const unsigned row = first % kChunks == 0 ? first / kChunks + lane / kChunks : (first + lane) / kChunks;
