@@ -119,7 +119,9 @@ class DecodeBlock : private DecodeRing<Shape> {
       const int row = lane_ / 4 + half * 8;
       if (row >= work_.rows) continue;
       if (member_ == 0 && (lane_ & 3) == 0) stats_[team_ * Shape::kRows + row] = make_float2(largest_[half], sum);
-      store_sums(half, team_sums(team_) + row * Shape::kSumStride + member_ * Shape::kColumns);
+      float* to =
+          team_sums(team_) + row * Shape::kSumStride + member_ * Shape::kColumns + (lane_ & 3) * (Shape::kInt8 ? 4 : 2);
+      store_sums(half, to);
     }
     __syncthreads();
     for (int row = warp_; row < work_.rows; row += Shape::kWarps) weigh_teams(row);
@@ -165,7 +167,7 @@ class DecodeBlock : private DecodeRing<Shape> {
  private:
   using Math = DecodeMath<Shape>;
   using Math::add_codes, Math::add_values, Math::address, Math::mask, Math::multiply_codes, Math::multiply_keys,
-      Math::store_sums, Math::weigh;
+      Math::scale, Math::store_sums, Math::weigh;
   using Math::lane_, Math::member_, Math::query_position_, Math::out_, Math::largest_, Math::sum_;
   using Ring = DecodeRing<Shape>;
   using Ring::ask_scale, Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load, Ring::place_of, Ring::store_scale,
@@ -289,7 +291,15 @@ class DecodeBlock : private DecodeRing<Shape> {
       multiply_keys(queries_, keys(stage), score);
     }
     const float* scales = scales_ + stage * 2 * Shape::kKeys;
-    mask(p_, work_.high, work_.low + tile * Shape::kKeys, scales, score);
+    const int first = work_.low + tile * Shape::kKeys;
+    // A step of one token: no share begins before its window, and `high` is behind its key at most. The vote tells nvcc
+    // that lanes do not part.
+    if (Shape::kInt8 &&
+        __all_sync(0xffffffffu, work_.rows <= p_.group && first + Shape::kKeys <= work_.high ? 1 : 0) != 0) {
+      scale(p_, scales, score);
+    } else {
+      mask(p_, work_.high, first, scales, score);
+    }
     std::uint32_t weights[4];
     weigh(scales + Shape::kKeys, score, weights);
     if constexpr (Shape::kInt8) {

@@ -98,6 +98,16 @@ class DecodeMath {
     }
   }
 
+  // In place of mask() where every query sees every key of the tile.
+  __device__ void scale(const FlashParams& p, const float* key_scales, float (&score)[2][4]) const {
+    for (int n = 0; n < 2; ++n) {
+      for (int i = 0; i < 4; ++i) {
+        const float scaled = score[n][i] * (p.scale * key_scales[n * 8 + (lane_ & 3) * 2 + i % 2]);
+        score[n][i] = query_position_[i / 2] >= 0 ? scaled : -INFINITY;
+      }
+    }
+  }
+
   // Weights exp2(S - largest) as the left operand of P V; sums and O are brought to the new largest score.
   __device__ void weigh(const float* value_scales, float (&score)[2][4], std::uint32_t (&weights)[4]) {
     float factor[2];
@@ -108,8 +118,13 @@ class DecodeMath {
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
       most = fmaxf(most, largest_[half]);
-      // Codes: nothing to bring before the first key, and code that is not run need not be fetched.
-      moved = moved || (most > largest_[half] && (!Shape::kInt8 || largest_[half] != -INFINITY));
+      if constexpr (Shape::kInt8) {
+        // Nothing to bring before the first key, and code that is not run need not be fetched. No branch: it would part
+        // the halves' work.
+        moved = moved | ((most > largest_[half]) & (largest_[half] != -INFINITY));
+      } else {
+        moved = moved || most > largest_[half];
+      }
       // A row that has seen no key yet keeps -inf; its weights are exp2(-inf - 0).
       const float base = most == -INFINITY ? 0.0f : most;
       factor[half] = exp2_fast(largest_[half] - base);
@@ -181,19 +196,15 @@ class DecodeMath {
     }
   }
 
-  // This warp's columns of a row of sums.
-  __device__ void store_sums(int half, float* row) const {
-    if constexpr (Shape::kInt8) {
+  // This warp's columns of a row of sums, of which this lane has 2 in 8 or, of codes, 4 in 16.
+  __device__ void store_sums(int half, float* to) const {
 #pragma unroll
-      for (int c = 0; c < Shape::kColumnTiles; c += 2) {
-        *reinterpret_cast<float4*>(row + c * 8 + (lane_ & 3) * 4) =
-            make_float4(out_[c][half * 2], out_[c + 1][half * 2], out_[c][half * 2 + 1], out_[c + 1][half * 2 + 1]);
-      }
-    } else {
-      float* to = row + (lane_ & 3) * 2;
-#pragma unroll
-      for (int c = 0; c < Shape::kColumnTiles; ++c) {
-        *reinterpret_cast<float2*>(to + c * 8) = make_float2(out_[c][half * 2], out_[c][half * 2 + 1]);
+    for (int c = 0; c < Shape::kColumnTiles; c += Shape::kInt8 ? 2 : 1) {
+      const float a = out_[c][half * 2], b = out_[c][half * 2 + 1];
+      if constexpr (Shape::kInt8) {
+        *reinterpret_cast<float4*>(to + c * 8) = make_float4(a, out_[c + 1][half * 2], b, out_[c + 1][half * 2 + 1]);
+      } else {
+        *reinterpret_cast<float2*>(to + c * 8) = make_float2(a, b);
       }
     }
   }

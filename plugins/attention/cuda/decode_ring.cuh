@@ -162,10 +162,7 @@ class DecodeRing : protected DecodeMath<Shape> {
   Work work_{};
   const int stages_;
   // Half the bytes a tile leave less time for a division.
-  struct PlainDivision : Division {
-    __device__ explicit PlainDivision(const KvSource&) {}
-  };
-  const std::conditional_t<Shape::kInt8, DivisionByInverse, PlainDivision> divide_;
+  const std::conditional_t<Shape::kInt8, DivisionByInverse, Division> divide_;
   std::uint32_t ring_, tiles_ready_;
   float* scales_;
   int team_;

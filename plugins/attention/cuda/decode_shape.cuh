@@ -49,7 +49,8 @@ struct DecodeShape {
     return (kDim + half * (kKeyChannels / 2) + in_half) * 2;
   }
   static constexpr int kScaleBytes = kInt8 ? kTeams * 2 * kKeys * 4 : 0;
-  // Warps of a team share out the depth of Q K^T where both operands' cost is widening; their halves of the scores.
+  // Widening keys costs more than the product: two warps of a team take half the depth of Q K^T each and exchange what
+  // they have of the scores.
   static constexpr bool kSharesDepth = kInt8 && kTeamWarps == 2;
   static constexpr int kExchangeBytes = kSharesDepth ? kWarps * 32 * 8 * 4 : 0;
   // Sums of the teams, then of the block, over the ring; 8 floats of padding part the banks.
@@ -68,8 +69,8 @@ struct DecodeShape {
     return kQueryBytes + ring_bytes(stages) + stages * kScaleBytes + kExchangeBytes + kStatBytes + kBarrierBytes +
            kInboxStatBytes + (clustered ? rows * kInboxRowBytes : 0);
   }
-  // Widening wants the latency of one block's warps behind another's work: two blocks a processor where both fit, which
-  // takes stages of as many bytes in all. Those of 512 columns do not.
+  // Two blocks a processor where they fit, so that one widens while the other waits: two stages each, together as many
+  // bytes as four of one block. Blocks of 512 columns do not fit.
   static constexpr int kMostBytes = (kInt8 && kDim <= 256 ? 113 : 226) * 1024;
   static constexpr int most_stages(bool clustered) {
     int stages = kMaxStages;

@@ -41,6 +41,8 @@ struct Parts {
   std::uint32_t whole, rest;
 };
 struct Division {
+  Division() = default;
+  __device__ explicit Division(const KvSource& /*kv*/) {}
   __device__ Parts operator()(std::uint32_t number, std::uint32_t by) const { return {number / by, number % by}; }
 };
 // The same for numbers below 2^31 and the one divisor of a cache, with its inverse: a division costs 30 instructions.
