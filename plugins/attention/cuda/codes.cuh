@@ -24,4 +24,15 @@ __device__ __forceinline__ std::uint32_t odd_pair(std::uint32_t first, std::uint
   return __byte_perm(first, second, 0x7632);
 }
 
+// Queries in shared memory, by all threads of a block: of every 16 channels the even ones, then the odd ones.
+template <int kSteps, int kThreads>
+__device__ __forceinline__ void arrange_for_codes(std::uint32_t queries, int pitch, int rows) {
+  for (int i = static_cast<int>(threadIdx.x); i < rows * kSteps; i += kThreads) {
+    const std::uint32_t at = queries + static_cast<std::uint32_t>(i / kSteps * pitch + i % kSteps * 32);
+    const uint4 a = load_words(at), b = load_words(at + 16);
+    store16(at, make_uint4(even_pair(a.x, a.y), even_pair(a.z, a.w), even_pair(b.x, b.y), even_pair(b.z, b.w)));
+    store16(at + 16, make_uint4(odd_pair(a.x, a.y), odd_pair(a.z, a.w), odd_pair(b.x, b.y), odd_pair(b.z, b.w)));
+  }
+}
+
 }  // namespace facet::attention::cuda

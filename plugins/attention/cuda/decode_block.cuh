@@ -76,7 +76,10 @@ class DecodeBlock : private DecodeRing<Shape> {
       if constexpr (Shape::kInt8) store_scales(first, tiles);
       if (tiles > 0) barrier_wait(queries_ready_, 0);
       if constexpr (Shape::kInt8) {
-        if (tiles > 0) arrange_queries();
+        if (tiles > 0) {
+          arrange_for_codes<Shape::kDim / 16, Shape::kThreads>(queries_, Shape::kQueryPitch, work_.rows);
+          __syncthreads();
+        }
       }
     }
     int stage = 0;
@@ -170,8 +173,8 @@ class DecodeBlock : private DecodeRing<Shape> {
       Math::scale, Math::store_sums, Math::weigh;
   using Math::lane_, Math::member_, Math::query_position_, Math::out_, Math::largest_, Math::sum_;
   using Ring = DecodeRing<Shape>;
-  using Ring::ask_scale, Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load, Ring::place_of, Ring::store_scale,
-      Ring::store_scales, Ring::team_barrier, Ring::wait_for_tile;
+  using Ring::add_other_half, Ring::ask_scale, Ring::exchange_, Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load,
+      Ring::place_of, Ring::store_scale, Ring::store_scales, Ring::team_barrier, Ring::wait_for_tile;
   using Ring::p_, Ring::work_, Ring::stages_, Ring::ring_, Ring::tiles_ready_, Ring::scales_, Ring::team_, Ring::made_,
       Ring::seen_;
 
@@ -270,18 +273,6 @@ class DecodeBlock : private DecodeRing<Shape> {
               Shape::kQueryRowBytes, queries_ready_);
   }
 
-  // Brings every 16 channels of the queries to the order in which widened codes meet them: even ones, then odd ones.
-  __device__ void arrange_queries() const {
-    constexpr int kSteps = Shape::kDim / 16;
-    for (int i = static_cast<int>(threadIdx.x); i < work_.rows * kSteps; i += Shape::kThreads) {
-      const std::uint32_t at = queries_ + static_cast<std::uint32_t>(i / kSteps * Shape::kQueryPitch + i % kSteps * 32);
-      const uint4 a = load_words(at), b = load_words(at + 16);
-      store16(at, make_uint4(even_pair(a.x, a.y), even_pair(a.z, a.w), even_pair(b.x, b.y), even_pair(b.z, b.w)));
-      store16(at + 16, make_uint4(odd_pair(a.x, a.y), odd_pair(a.z, a.w), odd_pair(b.x, b.y), odd_pair(b.z, b.w)));
-    }
-    __syncthreads();
-  }
-
   __device__ void step(int tile, int stage) {
     float score[2][4];
     if constexpr (Shape::kInt8) {
@@ -308,25 +299,9 @@ class DecodeBlock : private DecodeRing<Shape> {
       add_values(keys(stage) + Shape::kValueOffset, weights);
     }
   }
-  // Scores over the whole depth, from those of both warps of the team. The next tile's wait keeps them apart from its
-  // own.
-  __device__ void add_other_half(float (&score)[2][4]) const {
-    float4* own = exchange_ + member_ * 64 + lane_;
-    for (int n = 0; n < 2; ++n) own[n * 32] = make_float4(score[n][0], score[n][1], score[n][2], score[n][3]);
-    team_barrier();
-    const float4* other = exchange_ + (1 - member_) * 64 + lane_;
-    for (int n = 0; n < 2; ++n) {
-      const float4 more = other[n * 32];
-      score[n][0] += more.x;
-      score[n][1] += more.y;
-      score[n][2] += more.z;
-      score[n][3] += more.w;
-    }
-  }
 
   std::uint32_t queries_, queries_ready_;
   float* sums_;
-  float4* exchange_;
   float2* stats_;
   float2* inbox_stats_;
   float* inbox_;

@@ -69,6 +69,22 @@ class DecodeRing : protected DecodeMath<Shape> {
       named_sync(1 + team_, Shape::kTeamWarps * 32);
     }
   }
+  // Scores over the whole depth, from those of both warps of the team. The next tile's wait keeps them apart from its
+  // own.
+  __device__ void add_other_half(float (&score)[2][4]) const {
+    float4* own = exchange_ + member_ * 64 + lane_;
+    for (int n = 0; n < 2; ++n) own[n * 32] = make_float4(score[n][0], score[n][1], score[n][2], score[n][3]);
+    team_barrier();
+    const float4* other = exchange_ + (1 - member_) * 64 + lane_;
+    for (int n = 0; n < 2; ++n) {
+      const float4 more = other[n * 32];
+      score[n][0] += more.x;
+      score[n][1] += more.y;
+      score[n][2] += more.z;
+      score[n][3] += more.w;
+    }
+  }
+
   static constexpr std::int64_t kMadeHere = -2;  // in the place of an offset
   // A warp fills its share of the rows of a tile; lane r knows where row r lies.
   static constexpr int kWarpRows = Shape::kKeys / Shape::kTeamWarps;
@@ -165,6 +181,7 @@ class DecodeRing : protected DecodeMath<Shape> {
   const std::conditional_t<Shape::kInt8, DivisionByInverse, Division> divide_;
   std::uint32_t ring_, tiles_ready_;
   float* scales_;
+  float4* exchange_;  // where the team's warps share the depth: the scores of each
   int team_;
   int seen_ = 0;   // first position that a query sees
   int made_ = -1;  // position whose row is made in the ring instead of loaded
