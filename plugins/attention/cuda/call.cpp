@@ -95,9 +95,10 @@ void check_call(const abi::AttentionProblem& problem, const abi::AttentionArgs& 
           args.query_stride);
   require(!misaligned(args.output, 4) && args.output_stride % 2 == 0,
           "the output must start at a multiple of 4 bytes with an even stride; the stride is ", args.output_stride);
-  require(!misaligned(view.keys, 16) && !misaligned(view.values, 16) && view.row_stride % 8 == 0 &&
-              view.block_stride % 8 == 0 && view.head_stride % 8 == 0,
-          "keys and values must start at a multiple of 16 bytes with strides of whole 8 elements; they are ",
+  const std::int64_t step = 16 / sdk::element_bytes(view.layout.element);
+  require(!misaligned(view.keys, 16) && !misaligned(view.values, 16) && view.row_stride % step == 0 &&
+              view.block_stride % step == 0 && view.head_stride % step == 0,
+          "keys and values must start at a multiple of 16 bytes with strides of whole ", step, " elements; they are ",
           view.block_stride, " a block, ", view.row_stride, " a row, ", view.head_stride, " a head");
 }
 

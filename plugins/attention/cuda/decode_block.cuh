@@ -25,6 +25,8 @@ class DecodeBlock : private DecodeRing<Shape> {
     at += ring_bytes();
     scales_ = reinterpret_cast<float*>(at) + team_ * stages_ * 2 * Shape::kKeys;
     at += stages_ * Shape::kScaleBytes;
+    exchange_ = reinterpret_cast<float4*>(at) + team_ * Shape::kTeamWarps * 64;
+    at += Shape::kExchangeBytes;
     stats_ = reinterpret_cast<float2*>(at);
     at += Shape::kStatBytes;
     inbox_stats_ = reinterpret_cast<float2*>(at);
@@ -56,34 +58,46 @@ class DecodeBlock : private DecodeRing<Shape> {
     if (newest && (tiles - 1) / Shape::kTeams < stages_) made_ = work_.first_position;
     // Tables are read for all stages before anything waits for one of them.
     constexpr int kMost = kMostStages<Shape>;
-    RowPlace places[kMost];
+    typename Ring::FirstTiles first;
 #pragma unroll
     for (int stage = 0; stage < kMost; ++stage) {
-      if (stage < stages_) places[stage] = place_of(team_ + stage * Shape::kTeams);
+      if (stage < stages_) first.places[stage] = place_of(team_ + stage * Shape::kTeams);
     }
     if constexpr (Shape::kPrepares) {
-      prepare(newest, tiles, places);
+      prepare(newest, tiles, first);
     } else {
       // Tiles are committed in their order: with the first that needs the predecessor the early part is over.
       int early = 0;
       while (early < stages_ && is_old(team_ + early * Shape::kTeams)) ++early;
-      fill_ring(places, 0, early, tiles);
+      fill_ring(first, 0, early, tiles);
       wait_for_predecessor();
       if (warp_ == 0 && tiles > 0) load_queries();
-      fill_ring(places, early, stages_, tiles);
+      fill_ring(first, early, stages_, tiles);
+      if constexpr (Shape::kInt8) store_scales(first, tiles);
       if (tiles > 0) barrier_wait(queries_ready_, 0);
+      if constexpr (Shape::kInt8) {
+        if (tiles > 0) {
+          arrange_for_codes<Shape::kDim / 16, Shape::kThreads>(queries_, Shape::kQueryPitch, work_.rows);
+          __syncthreads();
+        }
+      }
     }
     int stage = 0;
     std::uint32_t parity = 0;
     for (int tile = team_; tile < tiles; tile += Shape::kTeams) {
       const int next = tile + stages_ * Shape::kTeams;
       RowPlace place{-1, 0};
-      if (next < tiles) place = place_of(next);
+      float scale = 0.0f;
+      if (next < tiles) {
+        place = place_of(next);
+        if constexpr (Shape::kInt8) scale = ask_scale(place);
+      }
       wait_for_tile(stage, parity, tile + 1 == tiles);
       step(tile, stage);
       if (next < tiles) {
         team_barrier();  // the stage is done with
         load(next, stage, place);
+        if constexpr (Shape::kInt8) store_scale(stage, place, scale);
       }
       if constexpr (!Shape::kWholeRows) commit_copies();
       if (++stage == stages_) {
@@ -108,11 +122,9 @@ class DecodeBlock : private DecodeRing<Shape> {
       const int row = lane_ / 4 + half * 8;
       if (row >= work_.rows) continue;
       if (member_ == 0 && (lane_ & 3) == 0) stats_[team_ * Shape::kRows + row] = make_float2(largest_[half], sum);
-      float* to = team_sums(team_) + row * Shape::kSumStride + member_ * Shape::kColumns + (lane_ & 3) * 2;
-#pragma unroll
-      for (int c = 0; c < Shape::kColumnTiles; ++c) {
-        *reinterpret_cast<float2*>(to + c * 8) = make_float2(out_[c][half * 2], out_[c][half * 2 + 1]);
-      }
+      float* to =
+          team_sums(team_) + row * Shape::kSumStride + member_ * Shape::kColumns + (lane_ & 3) * (Shape::kInt8 ? 4 : 2);
+      store_sums(half, to);
     }
     __syncthreads();
     for (int row = warp_; row < work_.rows; row += Shape::kWarps) weigh_teams(row);
@@ -157,10 +169,12 @@ class DecodeBlock : private DecodeRing<Shape> {
 
  private:
   using Math = DecodeMath<Shape>;
-  using Math::add_values, Math::address, Math::mask, Math::multiply_keys, Math::weigh;
+  using Math::add_codes, Math::add_values, Math::address, Math::mask, Math::multiply_codes, Math::multiply_keys,
+      Math::scale, Math::store_sums, Math::weigh;
   using Math::lane_, Math::member_, Math::query_position_, Math::out_, Math::largest_, Math::sum_;
   using Ring = DecodeRing<Shape>;
-  using Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load, Ring::place_of, Ring::team_barrier, Ring::wait_for_tile;
+  using Ring::add_other_half, Ring::ask_scale, Ring::exchange_, Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load,
+      Ring::place_of, Ring::store_scale, Ring::store_scales, Ring::team_barrier, Ring::wait_for_tile;
   using Ring::p_, Ring::work_, Ring::stages_, Ring::ring_, Ring::tiles_ready_, Ring::scales_, Ring::team_, Ring::made_,
       Ring::seen_;
 
@@ -194,12 +208,12 @@ class DecodeBlock : private DecodeRing<Shape> {
   // Waits for the predecessor and makes the queries and, in the block of the newest key, its row. All other rows are of
   // earlier steps, but what is asked for takes its turn: after the first tiles come the inputs of the queries, so that
   // the first tiles are done with when the last ones are there.
-  __device__ void prepare(bool newest, int tiles, const RowPlace (&places)[kMostStages<Shape>]) {
+  __device__ void prepare(bool newest, int tiles, typename Ring::FirstTiles& first) {
     if (tiles == 0) {
       wait_for_predecessor();
       return;
     }
-    fill_ring(places, 0, 1, tiles);
+    fill_ring(first, 0, 1, tiles);
     NewRow row;
     if (newest) {
       const int tile = tiles - 1;
@@ -215,7 +229,8 @@ class DecodeBlock : private DecodeRing<Shape> {
     DecodeInputs<Shape> inputs(p_, work_, warp_, lane_, newest);
     wait_for_predecessor();
     inputs.ask();
-    fill_ring(places, 1, stages_, tiles);
+    fill_ring(first, 1, stages_, tiles);
+    if constexpr (Shape::kInt8) store_scales(first, tiles);
     inputs.make(queries_, row);
     __syncthreads();
   }
@@ -260,12 +275,29 @@ class DecodeBlock : private DecodeRing<Shape> {
 
   __device__ void step(int tile, int stage) {
     float score[2][4];
-    multiply_keys(queries_, keys(stage), score);
+    if constexpr (Shape::kInt8) {
+      multiply_codes(queries_, keys(stage), score);
+      if constexpr (Shape::kSharesDepth) add_other_half(score);
+    } else {
+      multiply_keys(queries_, keys(stage), score);
+    }
     const float* scales = scales_ + stage * 2 * Shape::kKeys;
-    mask(p_, work_.high, work_.low + tile * Shape::kKeys, scales, score);
+    const int first = work_.low + tile * Shape::kKeys;
+    // A step of one token: no share begins before its window, and `high` is behind its key at most. The vote tells nvcc
+    // that lanes do not part.
+    if (Shape::kInt8 &&
+        __all_sync(0xffffffffu, work_.rows <= p_.group && first + Shape::kKeys <= work_.high ? 1 : 0) != 0) {
+      scale(p_, scales, score);
+    } else {
+      mask(p_, work_.high, first, scales, score);
+    }
     std::uint32_t weights[4];
     weigh(scales + Shape::kKeys, score, weights);
-    add_values(keys(stage) + Shape::kValueOffset, weights);
+    if constexpr (Shape::kInt8) {
+      add_codes(keys(stage) + Shape::kValueOffset, weights);
+    } else {
+      add_values(keys(stage) + Shape::kValueOffset, weights);
+    }
   }
 
   std::uint32_t queries_, queries_ready_;

@@ -60,8 +60,12 @@ class DecodeInputs {
       Row row = widen(rows_[0]);
       ::facet::cuda::norm(row, query_weight_, epsilon, kHalf);
       ::facet::cuda::rotate(row, angles_);
-      store_pairs(
-          row, [&](int chunk) { return queries + static_cast<std::uint32_t>(at * Shape::kQueryPitch + chunk * 16); });
+      if constexpr (Shape::kInt8) {
+        store_for_codes(row, queries + static_cast<std::uint32_t>(at * Shape::kQueryPitch));
+      } else {
+        store_pairs(
+            row, [&](int chunk) { return queries + static_cast<std::uint32_t>(at * Shape::kQueryPitch + chunk * 16); });
+      }
 #pragma unroll
       for (int i = 0; i + 1 < kRowsOfWarp; ++i) rows_[i] = rows_[i + 1];
     }
@@ -145,6 +149,18 @@ class DecodeInputs {
       store8(address(at / 2 + pairs / 8) + half, pack(high));
     });
   }
+  // A query that meets widened codes: of each 16 channels the even ones, then the odd ones.
+  __device__ void store_for_codes(const Row& row, std::uint32_t to) const {
+    const auto store = [&](int channel, const Part& part) {
+      const auto at = to + static_cast<std::uint32_t>(channel / 16 * 32 + channel % 16);
+      store4(at, pack_bf16(part.at[0], part.at[2]));
+      store4(at + 16, pack_bf16(part.at[1], part.at[3]));
+    };
+    ::facet::cuda::each_pair(row, kHalf, lane_, [&](int at, const Part& low, const Part& high) {
+      store(at * kVector, low);
+      store(kHalf + at * kVector, high);
+    });
+  }
   __device__ void store_tile(const Row& row, std::uint32_t tile, int in_tile) const {
     store_pairs(row, [&](int chunk) { return DecodeMath<Shape>::address(tile, in_tile, chunk); });
   }
@@ -162,21 +178,18 @@ class DecodeInputs {
         if (stored) (makes_value_ ? p_.kv.value_scales : p_.kv.key_scales)[to.place.scale] = codes.scale;
         if (to.in_ring) to.scales[makes_value_ ? Shape::kKeys : 0] = codes.scale;
       }
-      Row coded = row;
+      const std::uint32_t in_ring = DecodeMath<Shape>::address(tile, to.in_tile, 0);
       auto* cache = static_cast<std::int8_t*>(pool) + to.place.offset;
-      ::facet::cuda::each_pair(row, stored ? kHalf : 0, lane_, [&](int at, const Part& low, const Part& high) {
-        store_codes(cache, at, low, codes);
-        store_codes(cache + kHalf, at, high, codes);
-      });
-#pragma unroll
-      for (int slot = 0; slot < kSlots; ++slot) {
-#pragma unroll
-        for (int e = 0; e < kVector; ++e) {
-          coded.low[slot].at[e] = static_cast<float>(codes.code(row.low[slot].at[e]));
-          coded.high[slot].at[e] = static_cast<float>(codes.code(row.high[slot].at[e]));
+      ::facet::cuda::each_pair(row, kHalf, lane_, [&](int at, const Part& low, const Part& high) {
+        const std::uint32_t low_codes = word_of_codes(low, codes), high_codes = word_of_codes(high, codes);
+        if (stored) {
+          reinterpret_cast<std::uint32_t*>(cache)[at] = low_codes;
+          reinterpret_cast<std::uint32_t*>(cache + kHalf)[at] = high_codes;
         }
-      }
-      if (to.in_ring) store_tile(coded, tile, to.in_tile);
+        if (!to.in_ring) return;
+        store4(in_ring + static_cast<std::uint32_t>(at * kVector), low_codes);
+        store4(in_ring + static_cast<std::uint32_t>(kHalf + at * kVector), high_codes);
+      });
     } else {
       auto* cache = static_cast<__nv_bfloat16*>(pool) + to.place.offset;
       ::facet::cuda::each_pair(row, stored ? kHalf : 0, lane_, [&](int at, const Part& low, const Part& high) {
@@ -207,11 +220,13 @@ class DecodeInputs {
       async_fence_global();
     }
   }
-  __device__ static void store_codes(std::int8_t* to, int at, const Part& part, const ::facet::cuda::CodeScale& codes) {
-    ::facet::cuda::Pack<kVector, std::int8_t> pack;
+  __device__ static std::uint32_t word_of_codes(const Part& part, const ::facet::cuda::CodeScale& codes) {
+    std::uint32_t word = 0;
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) pack.at[e] = codes.code(part.at[e]);
-    ::facet::cuda::store_pack<kVector>(to, at, pack);
+    for (int e = 0; e < kVector; ++e) {
+      word |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(codes.code(part.at[e]))) << (8 * e);
+    }
+    return word;
   }
 
   const FlashParams& p_;

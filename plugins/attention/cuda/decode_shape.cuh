@@ -25,7 +25,9 @@ struct DecodeShape {
   static constexpr int kTeams = kWarps / kTeamWarps;
   static constexpr int kColumns = kDim / kTeamWarps;  // of a warp
   static constexpr int kColumnTiles = kColumns / 8;
-  static constexpr int kChunks = (kDim + kKeyChannels) / 8;
+  // int8 rows stay codes in shared memory and are widened in registers.
+  static constexpr int kElementBytes = kInt8 ? 1 : 2;
+  static constexpr int kChunks = (kDim + kKeyChannels) * kElementBytes / 16;
 
   // 16 bytes between rows part the banks of the 8 rows that ldmatrix reads.
   static constexpr int kRowBytes = kChunks * 16;
@@ -47,6 +49,10 @@ struct DecodeShape {
     return (kDim + half * (kKeyChannels / 2) + in_half) * 2;
   }
   static constexpr int kScaleBytes = kInt8 ? kTeams * 2 * kKeys * 4 : 0;
+  // Widening keys costs more than the product: two warps of a team take half the depth of Q K^T each and exchange what
+  // they have of the scores.
+  static constexpr bool kSharesDepth = kInt8 && kTeamWarps == 2;
+  static constexpr int kExchangeBytes = kSharesDepth ? kWarps * 32 * 8 * 4 : 0;
   // Sums of the teams, then of the block, over the ring; 8 floats of padding part the banks.
   static constexpr int kSumStride = kDim + 8;
   static constexpr int kSumBytes = kTeams * kRows * kSumStride * 4;
@@ -60,12 +66,15 @@ struct DecodeShape {
     return stages * kStageBytes > kSumBytes ? stages * kStageBytes : kSumBytes;
   }
   static constexpr int shared_bytes(int stages, bool clustered, int rows = kRows) {
-    return kQueryBytes + ring_bytes(stages) + stages * kScaleBytes + kStatBytes + kBarrierBytes + kInboxStatBytes +
-           (clustered ? rows * kInboxRowBytes : 0);
+    return kQueryBytes + ring_bytes(stages) + stages * kScaleBytes + kExchangeBytes + kStatBytes + kBarrierBytes +
+           kInboxStatBytes + (clustered ? rows * kInboxRowBytes : 0);
   }
+  // Two blocks a processor where they fit, so that one widens while the other waits: two stages each, together as many
+  // bytes as four of one block. Blocks of 512 columns do not fit.
+  static constexpr int kMostBytes = (kInt8 && kDim <= 256 ? 113 : 226) * 1024;
   static constexpr int most_stages(bool clustered) {
-    int stages = kInt8 ? 1 : kMaxStages;
-    while (shared_bytes(stages, clustered) > 226 * 1024) --stages;
+    int stages = kMaxStages;
+    while (shared_bytes(stages, clustered) > kMostBytes) --stages;
     return stages;
   }
 };

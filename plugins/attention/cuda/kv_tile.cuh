@@ -36,21 +36,46 @@ __device__ __forceinline__ std::uint32_t logical_row(const KvSource& kv, std::in
   return kv.ring_rows > 0 ? row % kv.ring_rows : row;
 }
 
+// Quotient and rest.
+struct Parts {
+  std::uint32_t whole, rest;
+};
+struct Division {
+  Division() = default;
+  __device__ explicit Division(const KvSource& /*kv*/) {}
+  __device__ Parts operator()(std::uint32_t number, std::uint32_t by) const { return {number / by, number % by}; }
+};
+// The same for numbers below 2^31 and the one divisor of a cache, with its inverse: a division costs 30 instructions.
+struct DivisionByInverse {
+  std::uint32_t inverse;  // (2^32 - 1) / by: the product is the quotient or one less
+  __device__ explicit DivisionByInverse(const KvSource& kv)
+      : inverse(0xffffffffu / (kv.ring_rows > 0 ? kv.ring_rows : kv.block_rows)) {}
+  __device__ Parts operator()(std::uint32_t number, std::uint32_t by) const {
+    const std::uint32_t whole = __umulhi(number, inverse);
+    const std::uint32_t rest = number - whole * by;
+    return rest < by ? Parts{whole, rest} : Parts{whole + 1, rest - by};
+  }
+};
+
 struct RowPlace {
   std::int64_t offset;  // elements from the pool to the head's row; -1: must not be read
   std::int64_t scale;
 };
 
-// The row of `position`; outside [low, high) it must not be read.
+// The row of `position`; outside [low, high) it must not be read. A ring has one block.
+template <typename Divide = Division>
 __device__ __forceinline__ RowPlace find_row(const KvSource& kv, int sequence, int head, std::int32_t only_block,
-                                             std::int32_t position, std::int32_t low, std::int32_t high) {
+                                             std::int32_t position, std::int32_t low, std::int32_t high,
+                                             Divide divide = {}) {
   if (position < low || position >= high) return {-1, 0};
-  const std::uint32_t row = logical_row(kv, position);
+  auto row = static_cast<std::uint32_t>(position);
+  if (kv.ring_rows > 0) row = divide(row, kv.ring_rows).rest;
   std::int64_t block = only_block;
   std::int64_t in_block = row;
   if (kv.single_block == 0) {
-    block = kv.table[sequence * kv.table_stride + row / kv.block_rows];
-    in_block = row % kv.block_rows;
+    const Parts parts = divide(row, kv.block_rows);
+    block = kv.table[sequence * kv.table_stride + parts.whole];
+    in_block = parts.rest;
   }
   return {block * kv.block_stride + in_block * kv.row_stride + head * kv.head_stride,
           block * kv.scale_block_stride + in_block * kv.scale_row_stride + head * kv.scale_head_stride};

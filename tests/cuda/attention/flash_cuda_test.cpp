@@ -74,12 +74,42 @@ TEST_F(FlashCuda, ModelShapes) {
   for (const std::int64_t context : {1, 15, 63, 64, 65, 1023, 1024, 1025, 1500}) {
     check(sliding, {KvAddressing::ring}, {{context - 1, 1}, {2 * context, 1}}, "sliding decode");
     check(global, {KvAddressing::contiguous}, {{context - 1, 1}, {2 * context, 1}}, "global decode");
+    check(sliding, {KvAddressing::ring, KvOrder::head_major, DType::i8}, {{context - 1, 1}, {2 * context, 1}},
+          "sliding decode of codes");
+    check(global, {KvAddressing::paged, KvOrder::head_major, DType::i8, 64}, {{context - 1, 1}, {2 * context, 1}},
+          "global decode of codes");
   }
   check(sliding, {KvAddressing::ring}, {{0, 129}, {1000, 40}, {2100, 1}}, "sliding prefill");
   check(global, {KvAddressing::paged, KvOrder::token_major, DType::bf16, 32}, {{0, 131}, {700, 20}, {900, 1}},
         "global prefill");
   check(sliding, {KvAddressing::ring}, {{0, 1200}}, "sliding long prefill");
   check(global, {KvAddressing::contiguous}, {{64, 300}}, "global long prefill");
+}
+
+// Decode over int8 rows: tiles with few rows, shares of more tiles than stages, blocks alone and in clusters, the edges
+// of tiles, windows and pages.
+TEST_F(FlashCuda, DecodeOfCodes) {
+  for (const std::int64_t split_keys : {32, 4096}) {
+    for (const std::int64_t dim : kHeadDims) {
+      for (const KvAddressing addressing : kAddressings) {
+        for (const std::int64_t group : {1, 2, 3, 5, 8, 13, 16}) {
+          const CudaShape shape{2 * group, 2, dim, group % 2 == 0 ? 70 : 0};
+          const CudaStorage storage{addressing, kOrders[group % 2], DType::i8, 24, 2};
+          const std::vector<Piece> pieces = {{0, 1}, {15, 1}, {16, 1}, {33, 1}, {0, 0}, {190, 1}, {416, 1}};
+          if (!drawn(work_of(shape, pieces))) continue;
+          const AttentionPlugin plugin("attention_flash_cuda", host(),
+                                       {{"split_keys", split_keys}, {"cluster_blocks", split_keys == 32 ? 4 : 1}});
+          CudaWorld world(shape, storage, pieces, base_seed() + static_cast<std::uint64_t>(group));
+          check(plugin, world, "codes");
+        }
+      }
+      check({8, 4, dim, 0}, {KvAddressing::paged, KvOrder::head_major, DType::i8, 64}, {{90, 5}, {7, 8}, {250, 2}},
+            "a few tokens");
+      for (const float sharpness : {-4.0f, 0.0f, 40.0f})
+        check({8, 2, dim, 0, sharpness}, {KvAddressing::paged, KvOrder::token_major, DType::i8, 32}, {{200, 1}, {9, 1}},
+              "sharpness " + std::to_string(sharpness));
+    }
+  }
 }
 
 // Keys of which only the channels that turn lie beside the values: every layout, decode and both prefill kernels,

@@ -63,6 +63,10 @@ TEST_F(Prepared, ModelShapes) {
             {false, 128, together ? 3 : 0}, "sliding, paged");
       check(plugin, global, {KvAddressing::paged, KvOrder::head_major, DType::bf16, 64}, pieces,
             {true, 64, together ? 3 : 0}, "global");
+      check(plugin, sliding, {KvAddressing::ring, KvOrder::head_major, DType::i8}, pieces,
+            {false, 128, together ? 3 : 0}, "sliding codes");
+      check(plugin, global, {KvAddressing::paged, KvOrder::head_major, DType::i8, 64}, pieces,
+            {true, 64, together ? 3 : 0}, "global codes");
     }
   }
 }

@@ -56,6 +56,14 @@ inline std::uint32_t pack_bf16(float low, float high) {
   std::memcpy(&packed, &both, sizeof packed);
   return packed;
 }
+inline std::uint32_t and_or(std::uint32_t word, std::uint32_t mask, std::uint32_t set) {
+  return (word & mask) | set;
+}
+inline std::uint32_t subtract_bf16(std::uint32_t a, std::uint32_t b) {
+  const auto low = [](std::uint32_t pair) { return __uint_as_float(pair << 16); };
+  const auto high = [](std::uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); };
+  return pack_bf16(low(a) - low(b), high(a) - high(b));
+}
 inline float exp2_fast(float x) {
   return std::exp2(x);
 }
@@ -75,6 +83,11 @@ inline void store16(std::uint32_t to, uint4 value) {
 }
 inline float4 load16(std::uint32_t from) {
   float4 value;
+  std::memcpy(&value, emulated::shared_pointer(from, sizeof value), sizeof value);
+  return value;
+}
+inline uint4 load_words(std::uint32_t from) {
+  uint4 value;
   std::memcpy(&value, emulated::shared_pointer(from, sizeof value), sizeof value);
   return value;
 }
