@@ -18,7 +18,7 @@ struct DecodeShape {
   static_assert(!kShared || (!kInt8 && kKeyChannels % 32 == 0 && kDim % 32 == 0 && kKeyChannels < kDim));
   static constexpr int kRows = kDecodeRows;
   static constexpr int kKeys = 16;  // of a tile
-  static constexpr int kWarps = 4;
+  static constexpr int kWarps = kInt8 && kDim > 256 ? 8 : 4;
   static constexpr int kThreads = kWarps * 32;
   // 256 columns of 16 rows are 128 registers; more columns are shared out.
   static constexpr int kTeamWarps = kDim > 256 ? kDim / 256 : 1;
