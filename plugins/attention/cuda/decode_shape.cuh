@@ -69,9 +69,10 @@ struct DecodeShape {
     return kQueryBytes + ring_bytes(stages) + stages * kScaleBytes + kExchangeBytes + kStatBytes + kBarrierBytes +
            kInboxStatBytes + (clustered ? rows * kInboxRowBytes : 0);
   }
-  // Two blocks a processor where they fit, so that one widens while the other waits: two stages each, together as many
-  // bytes as four of one block. Blocks of 512 columns do not fit.
-  static constexpr int kMostBytes = (kInt8 && kDim <= 256 ? 113 : 226) * 1024;
+  // Int8: two blocks a processor where they fit, so that one widens while the other waits: two stages each, together as
+  // many bytes as four of one block. Else room beside the block, so that the product that follows finds its place
+  // before attention ends: with two stages of 256 columns as fast as with three. Blocks of 512 columns leave no room.
+  static constexpr int kMostBytes = (kDim > 256 ? 226 : kInt8 ? 113 : 160) * 1024;
   static constexpr int most_stages(bool clustered) {
     int stages = kMaxStages;
     while (shared_bytes(stages, clustered) > kMostBytes) --stages;
