@@ -80,6 +80,10 @@ struct DecodeShape {
   }
 };
 
+// Beside it, one token and two heads a KV head: 80 KiB of a multiprocessor's 228, less what the system keeps.
+static_assert(DecodeShape<256, false, false>::shared_bytes(DecodeShape<256, false, false>::most_stages(true), true,
+                                                           2) <= (228 - 80 - 1) * 1024);
+
 template <typename Shape>
 inline constexpr int kMostStages = Shape::most_stages(false);
 

@@ -79,6 +79,24 @@ TEST_P(EmulatedWide, MatchesDouble) {
   }
 }
 
+// Attention of few sequences leaves 82 KiB of a multiprocessor: o's blocks are there before it ends.
+TEST(EmulatedWideMemory, TheOutputProjectionFitsBesideAttention) {
+  const TestHost host{0, 2};
+  const LoadedPlugin plugin("w4a16_stream", host);
+  std::mt19937_64 random(first_seed());
+  const auto shared_bytes = [&](abi::LinearRole role) {
+    ProductCase product;
+    product.shape = {abi::WeightFormat::int4, 256, 4096, 128, true};
+    product.rows = 8;
+    product.role = role;
+    product.rounding.segment = 0x1p-14;
+    expect_product(plugin, product, random);
+    return emulated::last_launch().launch.shared_bytes;
+  };
+  EXPECT_LE(shared_bytes(abi::LinearRole::o), 80U << 10);
+  EXPECT_GT(shared_bytes(abi::LinearRole::down), 80U << 10) << "the limit is o's, others have a longer ring";
+}
+
 std::string cut_name(const testing::TestParamInfo<Cut>& info) {
   return "KShift" + std::to_string(info.param.k_shift) + "SplitShift" + std::to_string(info.param.split_shift);
 }
