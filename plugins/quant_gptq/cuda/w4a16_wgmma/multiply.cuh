@@ -45,7 +45,7 @@ class Multiplier {
  private:
   static constexpr int kSteps = 8 / SEGMENTS;  // of a segment
   // Steps multiplied at a time: operands of two groups are in registers.
-  static constexpr int kMostSteps = T::kBlocks * T::kColumns >= 96 ? 2 : 4;
+  static constexpr int kMostSteps = T::kBlocks * T::kColumns >= (T::kGroups == 4 ? 64 : 96) ? 2 : 4;
   static constexpr int kGroupSteps = kSteps < kMostSteps ? kSteps : kMostSteps;
   static constexpr int kTileBytes = BITS * 256;
   // Codes of the next chunk are loaded while the last products of this one are under way.

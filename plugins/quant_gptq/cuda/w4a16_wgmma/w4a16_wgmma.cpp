@@ -1,12 +1,14 @@
 // linear/w4a16_wgmma: INT4 and INT8 weights for 5 to some thousand rows. Codes become bf16 in registers, wgmma
 // multiplies them with activations that the tensor copy engine brings, scales come onto fp32 sums.
+#include <iterator>
+
 #include "common/checks.h"
 #include "facet/sdk/numeric.h"
 #include "quant_gptq/cuda/device/check.h"
 #include "quant_gptq/cuda/device/product_args.h"
 #include "quant_gptq/cuda/device/tensor_map.h"
 #include "quant_gptq/cuda/rows32/pack.h"
-#include "quant_gptq/cuda/w4a16_wgmma/tile.h"
+#include "quant_gptq/cuda/w4a16_wgmma/layout.h"
 
 namespace facet::linear {
 
@@ -33,10 +35,15 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
       .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant | abi::kPlansWithoutDevice};
   static constexpr abi::OptionSpec kOptions[] = {
       sdk::boolean_option("dependent_launch", true,
-                          "start each launch before the one before it has ended (programmatic dependent launch)")};
+                          "start each launch before the one before it has ended (programmatic dependent launch)"),
+      sdk::integer_option("tile", 0, 0, std::ssize(kTileForms), "",
+                          "cut every product into tiles of this form, the how many-th of kTileForms in layout.h; with "
+                          "0 into those that the model of their times has as the fastest")};
 
   W4A16Wgmma(sdk::Host host, const sdk::OptionReader& options)
-      : host_(host), dependent_(options.boolean("dependent_launch")) {}
+      : host_(host),
+        dependent_(options.boolean("dependent_launch")),
+        tile_(options.integer("tile") == 0 ? nullptr : &kTileForms[options.integer("tile") - 1]) {}
 
   static void probe(sdk::Host, sdk::Reasons& reasons) { probe_device(reasons); }
 
@@ -69,7 +76,7 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
   void launch(const WgmmaPlan& plan, const abi::LinearArgs& args) override {
     check_cuda_run(plan.problem, args, 0);
     WgmmaArgs made = product_args<WgmmaArgs>(plan.problem, plan.shape, args);
-    const TileChoice choice = choose_tile(plan.shape, made.rows, plan.device);
+    const TileChoice choice = choose_tile(plan.shape, made.rows, plan.device, tile_);
     made.tensor = tensor_map_fits(args.input, args.input_stride) ? 1 : 0;
     made.stages = choice.stages;
     made.stage_chunks = choice.stage_chunks;
@@ -78,7 +85,7 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
     made.tiles = choice.tiles;
     CUtensorMap map{};
     if (made.tensor != 0)
-      map = make_tensor_map(args.input, args.rows, plan.shape.in_features, args.input_stride, choice.columns);
+      map = make_tensor_map(args.input, args.rows, plan.shape.in_features, args.input_stride, choice.form.columns);
     check_cuda(wgmma_launch(made, choice, map, dependent_, stream_of(args)), "launch of w4a16_wgmma");
   }
 
@@ -95,6 +102,7 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
 
   sdk::Host host_;
   bool dependent_;
+  const TileForm* tile_;  // the only form, or null
 };
 
 }  // namespace facet::linear
