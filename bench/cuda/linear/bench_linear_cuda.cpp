@@ -225,7 +225,7 @@ void bench_forms(Run& run) {
     std::map<std::string, std::int64_t> options = run.options.tiles;
     options["tile"] = ++number;
     const CudaPlugin plugin("w4a16_wgmma", options);
-    const std::string name = fmt::format(" {}x{}x{}", form.columns, form.blocks, form.groups);
+    const std::string name = fmt::format(" {}x{}x{}/{}", form.columns, form.blocks, form.groups, form.halves);
     for (const Shape& shape : {kQkvLocal, kOLocal, kGateUp, kDown})
       bench_shape(run, plugin, shape, WeightFormat::int4, {form.columns}, 0, name);
   }

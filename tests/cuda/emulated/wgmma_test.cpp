@@ -71,7 +71,7 @@ TEST_P(EmulatedWgmma, MatchesDouble) {
 
 std::string form_name(const testing::TestParamInfo<linear::TileForm>& info) {
   return "Columns" + std::to_string(info.param.columns) + "Blocks" + std::to_string(info.param.blocks) + "Groups" +
-         std::to_string(info.param.groups);
+         std::to_string(info.param.groups) + "Halves" + std::to_string(info.param.halves);
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiles, EmulatedWgmma, testing::ValuesIn(forms()), form_name);
@@ -88,7 +88,7 @@ TEST(EmulatedWgmmaCuts, MatchDouble) {
     std::mt19937_64 random(seed);
     emulated::device().multiprocessors = static_cast<int>(pick({1, 17, 40, 132}, random));
     ProductCase product =
-        random_case(pick({33, 100}, random), pick({640, 1193, 2048, 2600}, random), pick({5, 16}, random), random);
+        random_case(pick({33, 100}, random), pick({640, 1193, 2048, 2600}, random), pick({5, 16, 90}, random), random);
     product.max_rows = 200;
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + to_string(product));
     expect_product(plugin, product, random);

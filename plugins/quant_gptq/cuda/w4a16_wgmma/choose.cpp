@@ -12,8 +12,12 @@ namespace {
 
 // What a block takes for a chunk of int4 codes, by forms as in kTileForms: unpacking and the memory's rate at few
 // columns, the tensor cores at many.
-constexpr double kChunkTime[] = {0.64, 0.50, 0.40, 0.71, 0.54, 0.48, 0.80,  0.62,
-                                 0.93, 0.77, 0.56, 1.06, 0.95, 1.39, 0.885, 1.75};
+constexpr double kChunkTime[] = {0.64, 0.50,               //
+                                 0.40, 0.71,  0.54, 0.30,  //
+                                 0.48, 0.80,  0.62, 0.36,  //
+                                 0.93, 0.77,               //
+                                 0.56, 1.06,  0.95, 0.52,  //
+                                 1.39, 0.885, 1.75};
 static_assert(std::size(kChunkTime) == std::size(kTileForms));
 constexpr double kByteCodes = 0.07;  // more for int8, for each unit of the tile
 constexpr double kStart = 3.0;       // launch, first bytes and last sums
@@ -36,8 +40,9 @@ bool make_ring(const Rows32& shape, TileChoice& choice) {
   const int partial = choice.splits > 1 ? tile_partial_bytes(choice.form) : 0;
   const int chunks = static_cast<int>(sdk::ceil_div(shape.chunks, choice.splits));
   // Longer stages are fewer to wait for and longer runs of memory, but a block needs some to be ahead.
-  for (int stage_chunks = 4; stage_chunks >= 1; stage_chunks /= 2) {
-    if (stage_chunks > 1 && 4 * stage_chunks > chunks + 1) continue;
+  const int least = choice.form.halves;  // a chunk for each half
+  for (int stage_chunks = 4; stage_chunks >= least; stage_chunks /= 2) {
+    if (stage_chunks > least && 4 * stage_chunks > chunks + 1) continue;
     const int stage = stage_chunks * (choice.form.columns * kColumnBytes + tile_units(choice.form) * shape.chunk_bytes);
     const int stages = std::min(kMaxStages, (kSharedPerBlock - fixed) / stage);
     const int shared = fixed + std::max(stages * stage, partial);

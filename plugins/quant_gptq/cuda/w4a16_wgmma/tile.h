@@ -10,11 +10,13 @@ namespace facet::linear {
 
 inline constexpr int kMostSplits = 8;  // blocks of a cluster that every device of this kind can place
 
-// `columns` rows of x by the rows of W of `groups` multiplying warpgroups, `blocks` times 64 each.
+// `columns` rows of x by the rows of W of `groups` multiplying warpgroups, `blocks` times 64 each; with `halves` 2 two
+// warpgroups take the same rows, each every second chunk of inputs.
 struct TileForm {
   int columns;
   int blocks;
   int groups;
+  int halves = 1;
   friend constexpr bool operator==(const TileForm&, const TileForm&) = default;
 };
 
