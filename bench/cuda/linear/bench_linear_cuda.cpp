@@ -218,16 +218,19 @@ void bench_tiles(Run& run) {
   }
 }
 
-// Each form of w4a16_wgmma's tiles at as many rows as it has columns.
+// Each form of w4a16_wgmma's tiles at as many rows as it has columns, with stages of 1, 2 and 4 chunks at most.
 void bench_forms(Run& run) {
   std::int64_t number = 0;
   for (const linear::TileForm& form : linear::kTileForms) {
-    std::map<std::string, std::int64_t> options = run.options.tiles;
-    options["tile"] = ++number;
-    const CudaPlugin plugin("w4a16_wgmma", options);
-    const std::string name = fmt::format(" {}x{}x{}/{}", form.columns, form.blocks, form.groups, form.halves);
-    for (const Shape& shape : {kQkvLocal, kOLocal, kGateUp, kDown})
-      bench_shape(run, plugin, shape, WeightFormat::int4, {form.columns}, 0, name);
+    ++number;
+    for (const std::int64_t chunks : {1, 2, 4}) {
+      if (chunks < form.halves) continue;
+      const CudaPlugin plugin("w4a16_wgmma", {{"tile", number}, {"stage_chunks", chunks}});
+      const std::string name =
+          fmt::format(" {}x{}x{}/{} s{}", form.columns, form.blocks, form.groups, form.halves, chunks);
+      for (const Shape& shape : {kQkvLocal, kOLocal, kGateUp, kDown})
+        bench_shape(run, plugin, shape, WeightFormat::int4, {form.columns}, 0, name);
+    }
   }
 }
 

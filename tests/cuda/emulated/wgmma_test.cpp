@@ -57,7 +57,7 @@ TEST_P(EmulatedWgmma, MatchesDouble) {
     emulated::device().multiprocessors = static_cast<int>(pick(kMultiprocessors, random));
     const linear::TileChoice choice =
         linear::choose_tile(linear::rows32_shape(device_problem(device_problem_of(product))),
-                            static_cast<int>(product.rows), tile_device(), &GetParam());
+                            static_cast<int>(product.rows), tile_device(), {&GetParam(), 4});
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + to_string(product) + ", " +
                  std::to_string(emulated::device().multiprocessors) + " multiprocessors");
     expect_product(plugin, product, random);

@@ -34,14 +34,14 @@ double time_of(const Rows32& shape, const TileChoice& choice, double chunk_time,
 }
 
 // Fills shared memory with stages; false when not even two fit.
-bool make_ring(const Rows32& shape, TileChoice& choice) {
+bool make_ring(const Rows32& shape, int most_chunks, TileChoice& choice) {
   const int fixed = tile_fixed_bytes(choice.form);
   // A block of a cluster keeps its sums where the ring was.
   const int partial = choice.splits > 1 ? tile_partial_bytes(choice.form) : 0;
   const int chunks = static_cast<int>(sdk::ceil_div(shape.chunks, choice.splits));
   // Longer stages are fewer to wait for and longer runs of memory, but a block needs some to be ahead.
   const int least = choice.form.halves;  // a chunk for each half
-  for (int stage_chunks = 4; stage_chunks >= least; stage_chunks /= 2) {
+  for (int stage_chunks = std::max(most_chunks, least); stage_chunks >= least; stage_chunks /= 2) {
     if (stage_chunks > least && 4 * stage_chunks > chunks + 1) continue;
     const int stage = stage_chunks * (choice.form.columns * kColumnBytes + tile_units(choice.form) * shape.chunk_bytes);
     const int stages = std::min(kMaxStages, (kSharedPerBlock - fixed) / stage);
@@ -57,11 +57,11 @@ bool make_ring(const Rows32& shape, TileChoice& choice) {
 
 }  // namespace
 
-TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device, const TileForm* only) {
+TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device, const TileLimits& limits) {
   TileChoice best{};
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < std::size(kTileForms); ++i) {
-    if (only != nullptr && kTileForms[i] != *only) continue;
+    if (limits.form != nullptr && kTileForms[i] != *limits.form) continue;
     TileChoice choice{};
     choice.form = kTileForms[i];
     choice.column_tiles = static_cast<int>(sdk::ceil_div(rows, choice.form.columns));
@@ -72,7 +72,7 @@ TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device, 
         continue;
       const std::int64_t rounds = choice.splits > 1 ? 1 : sdk::ceil_div(choice.tiles, device.multiprocessors);
       const double time = time_of(shape, choice, kChunkTime[i], rounds);
-      if (time >= least || !make_ring(shape, choice)) continue;
+      if (time >= least || !make_ring(shape, limits.stage_chunks, choice)) continue;
       least = time;
       best = choice;
       // Equal shares: as many blocks as the rounds of the busiest leave work for.

@@ -37,9 +37,14 @@ struct TileDevice {
   int clusters[kMostSplits + 1];  // that run at a time, by their number of blocks
 };
 
-// The fastest cut of `rows` rows, as the cost model in choose.cpp has it; into tiles of form `only` where that is
-// given.
-TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device, const TileForm* only = nullptr);
+// What a cut must be: of this form where it is not null, and with at most so many chunks in a stage.
+struct TileLimits {
+  const TileForm* form = nullptr;
+  int stage_chunks = 4;
+};
+
+// The fastest cut of `rows` rows within the limits, as the cost model in choose.cpp has it.
+TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device, const TileLimits& limits = {});
 
 struct WgmmaArgs {
   Rows32 shape;

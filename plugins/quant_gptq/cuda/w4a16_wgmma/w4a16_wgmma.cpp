@@ -38,12 +38,15 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
                           "start each launch before the one before it has ended (programmatic dependent launch)"),
       sdk::integer_option("tile", 0, 0, std::ssize(kTileForms), "",
                           "cut every product into tiles of this form, the how many-th of kTileForms in layout.h; with "
-                          "0 into those that the model of their times has as the fastest")};
+                          "0 into those that the model of their times has as the fastest"),
+      sdk::integer_option("stage_chunks", 4, 1, 4, "",
+                          "most chunks of 128 inputs that are copied and waited for together: 1, 2 or 4")};
 
   W4A16Wgmma(sdk::Host host, const sdk::OptionReader& options)
       : host_(host),
         dependent_(options.boolean("dependent_launch")),
-        tile_(options.integer("tile") == 0 ? nullptr : &kTileForms[options.integer("tile") - 1]) {}
+        limits_{options.integer("tile") == 0 ? nullptr : &kTileForms[options.integer("tile") - 1],
+                static_cast<int>(options.integer("stage_chunks"))} {}
 
   static void probe(sdk::Host, sdk::Reasons& reasons) { probe_device(reasons); }
 
@@ -76,7 +79,7 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
   void launch(const WgmmaPlan& plan, const abi::LinearArgs& args) override {
     check_cuda_run(plan.problem, args, 0);
     WgmmaArgs made = product_args<WgmmaArgs>(plan.problem, plan.shape, args);
-    const TileChoice choice = choose_tile(plan.shape, made.rows, plan.device, tile_);
+    const TileChoice choice = choose_tile(plan.shape, made.rows, plan.device, limits_);
     made.tensor = tensor_map_fits(args.input, args.input_stride) ? 1 : 0;
     made.stages = choice.stages;
     made.stage_chunks = choice.stage_chunks;
@@ -102,7 +105,7 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
 
   sdk::Host host_;
   bool dependent_;
-  const TileForm* tile_;  // the only form, or null
+  TileLimits limits_;
 };
 
 }  // namespace facet::linear
