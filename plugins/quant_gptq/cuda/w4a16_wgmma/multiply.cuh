@@ -156,6 +156,8 @@ class Multiplier {
 #pragma unroll
       for (int i = 0; i < T::kSums; ++i)
         total_[FIRST + b][i] = fmaf((i & 2) != 0 ? scales_[b].y : scales_[b].x, sums_[b][i], total_[FIRST + b][i]);
+      // Scaled before the next products start: the sums of two segments at a time do not fit.
+      if constexpr (kLast > 0) wgmma_sums_ready(total_[FIRST + b]);
     }
   }
 
