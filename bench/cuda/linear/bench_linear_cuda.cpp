@@ -1,10 +1,10 @@
 // The CUDA linear plugins at the shapes of Gemma 4 12B: each alone, and the 192 matrices and head of a token as one
 // chain in a graph, every kernel reading its predecessor's output.
 //
-//   bench_linear_cuda [--json FILE] [--only token,chain,few,tiles,forms,rows,many] [--set option=value] [--tiles
+//   bench_linear_cuda [--json FILE] [--only token,chain,few,tiles,rows,many] [--set option=value] [--tiles
 //   option=value]
 //
-// --set gives options of w4a16_stream, --tiles of w4a16_wgmma. `forms` is not among the parts that run by themselves.
+// --set gives options of w4a16_stream, --tiles of w4a16_wgmma.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -13,7 +13,6 @@
 #include <sstream>
 
 #include "matrices.h"
-#include "quant_gptq/cuda/w4a16_wgmma/layout.h"
 
 namespace facet::bench {
 namespace {
@@ -67,7 +66,7 @@ void report(Run& run, const std::string& plugin, const std::string& name, std::i
 
 // A shape alone: launches one after the other in a graph, each on another copy of the weights.
 void bench_shape(Run& run, const CudaPlugin& plugin, const Shape& shape, WeightFormat format,
-                 const std::vector<std::int64_t>& rows, std::uint32_t fusions = 0, const std::string& note = "") {
+                 const std::vector<std::int64_t>& rows, std::uint32_t fusions = 0) {
   const double matrix_bytes =
       static_cast<double>(shape.out_features * shape.in_features) * (format == WeightFormat::int4 ? 0.515625 : 2.0);
   const int copies = std::max(2, static_cast<int>(400e6 / matrix_bytes));
@@ -96,7 +95,7 @@ void bench_shape(Run& run, const CudaPlugin& plugin, const Shape& shape, WeightF
     const double bytes =
         matrix_bytes + static_cast<double>(count) * (static_cast<double>(shape.in_features) * 2 +
                                                      static_cast<double>(shape.out_features) * element);
-    report(run, plugin.name(), shape.name + (fusions != 0 ? "+gate" : "") + note, count, bytes,
+    report(run, plugin.name(), shape.name + (fusions != 0 ? "+gate" : ""), count, bytes,
            2.0 * static_cast<double>(count * shape.out_features * shape.in_features), timing, copies);
   }
 }
@@ -218,22 +217,6 @@ void bench_tiles(Run& run) {
   }
 }
 
-// Each form of w4a16_wgmma's tiles at as many rows as it has columns, with stages of 1, 2 and 4 chunks at most.
-void bench_forms(Run& run) {
-  std::int64_t number = 0;
-  for (const linear::TileForm& form : linear::kTileForms) {
-    ++number;
-    for (const std::int64_t chunks : {1, 2, 4}) {
-      if (chunks < form.halves) continue;
-      const CudaPlugin plugin("w4a16_wgmma", {{"tile", number}, {"stage_chunks", chunks}});
-      const std::string name =
-          fmt::format(" {}x{}x{}/{} s{}", form.columns, form.blocks, form.groups, form.halves, chunks);
-      for (const Shape& shape : {kQkvLocal, kOLocal, kGateUp, kDown})
-        bench_shape(run, plugin, shape, WeightFormat::int4, {form.columns}, 0, name);
-    }
-  }
-}
-
 // A token's chain for several sequences at once.
 void bench_chain_rows(Run& run) {
   const CudaPlugin stream("w4a16_stream", run.options.stream);
@@ -311,7 +294,6 @@ int bench(int argc, char** argv) {
   if (wanted("token") || wanted("chain")) bench_chains(run);
   if (wanted("few")) bench_few(run);
   if (wanted("tiles")) bench_tiles(run);
-  if (wanted("forms")) bench_forms(run);
   if (wanted("rows")) bench_chain_rows(run);
   if (wanted("many")) bench_many(run);
   if (!run.options.json.empty()) write_json(run, argc, argv);

@@ -6,14 +6,12 @@
 
 namespace facet::linear {
 
-template <int COLUMNS, int BLOCKS, int GROUPS, int HALVES = 1>
+template <int COLUMNS, int BLOCKS, int GROUPS>
 struct Tile {
-  static constexpr TileForm kForm{COLUMNS, BLOCKS, GROUPS, HALVES};
+  static constexpr TileForm kForm{COLUMNS, BLOCKS, GROUPS};
   static constexpr int kColumns = COLUMNS;
   static constexpr int kBlocks = BLOCKS;  // of 64 rows of W, of a warpgroup
   static constexpr int kGroups = GROUPS;
-  static constexpr int kHalves = HALVES;
-  static constexpr int kRowGroups = tile_row_groups(kForm);
   static constexpr int kUnits = tile_units(kForm);
   static constexpr int kConsumers = GROUPS * 128;
   static constexpr int kThreads = tile_threads(kForm);
@@ -32,7 +30,7 @@ struct Tile {
   static constexpr int kMultiplyRegisters = GROUPS == 4 ? 112 : COLUMNS >= 96 ? 240 : 232;
 };
 
-// Shared memory: the ring of x, the ring of W, slices of sums for each row group, barriers.
+// Shared memory: the ring of x, the ring of W, slices of sums for each warpgroup, barriers.
 template <typename T>
 struct TileMemory {
   unsigned char* x;
@@ -48,7 +46,7 @@ struct TileMemory {
     x = base;
     w = x + a.stages * a.stage_chunks * T::kChunkBytes;
     slices = reinterpret_cast<float*>(w + a.stages * T::kUnits * unit_bytes);
-    full = shared_address(slices + T::kRowGroups * T::kSliceBuffers * T::kSliceFloats);
+    full = shared_address(slices + T::kGroups * T::kSliceBuffers * T::kSliceFloats);
     empty = full + 8 * kMaxStages;
   }
 };

@@ -11,19 +11,19 @@ namespace facet::linear {
 namespace {
 
 // What a block takes for a chunk of int4 codes, by forms as in kTileForms: unpacking and the memory's rate at few
-// columns, the tensor cores at many.
-constexpr double kChunkTime[] = {0.64, 0.50,               //
-                                 0.40, 0.71,  0.54, 0.30,  //
-                                 0.48, 0.80,  0.62, 0.36,  //
-                                 0.93, 0.77,               //
-                                 0.56, 1.06,  0.95, 0.52,  //
-                                 1.39, 0.885, 1.75};
+// columns, the tensor cores at many. From 30720 x 3840, less start and writing below.
+constexpr double kChunkTime[] = {0.627,         //
+                                 0.683, 0.379,  //
+                                 0.761, 0.420,  //
+                                 0.877,         //
+                                 1.035, 0.573,  //
+                                 1.364, 0.898, 1.749};
 static_assert(std::size(kChunkTime) == std::size(kTileForms));
 constexpr double kByteCodes = 0.07;  // more for int8, for each unit of the tile
 constexpr double kStart = 3.0;       // launch, first bytes and last sums
 constexpr double kWrite = 0.0015;    // writing a column of a tile, for each of its units
-constexpr double kCluster = 0.9;     // waiting for the other blocks of a cluster, and
-constexpr double kSplit = 0.2;       // reading the sums of one
+constexpr double kCluster = 0.8;     // waiting for the other blocks of a cluster, and
+constexpr double kSplit = 0.35;      // reading the sums of one
 
 double time_of(const Rows32& shape, const TileChoice& choice, double chunk_time, std::int64_t rounds) {
   const double chunks = static_cast<double>(sdk::ceil_div(shape.chunks, choice.splits));
@@ -34,15 +34,14 @@ double time_of(const Rows32& shape, const TileChoice& choice, double chunk_time,
 }
 
 // Fills shared memory with stages; false when not even two fit.
-bool make_ring(const Rows32& shape, int most_chunks, TileChoice& choice) {
+bool make_ring(const Rows32& shape, TileChoice& choice) {
   const int fixed = tile_fixed_bytes(choice.form);
   // A block of a cluster keeps its sums where the ring was.
   const int partial = choice.splits > 1 ? tile_partial_bytes(choice.form) : 0;
   const int chunks = static_cast<int>(sdk::ceil_div(shape.chunks, choice.splits));
   // Longer stages are fewer to wait for and longer runs of memory, but a block needs some to be ahead.
-  const int least = choice.form.halves;  // a chunk for each half
-  for (int stage_chunks = std::max(most_chunks, least); stage_chunks >= least; stage_chunks /= 2) {
-    if (stage_chunks > least && 4 * stage_chunks > chunks + 1) continue;
+  for (int stage_chunks = 4; stage_chunks >= 1; stage_chunks /= 2) {
+    if (stage_chunks > 1 && 4 * stage_chunks > chunks + 1) continue;
     const int stage = stage_chunks * (choice.form.columns * kColumnBytes + tile_units(choice.form) * shape.chunk_bytes);
     const int stages = std::min(kMaxStages, (kSharedPerBlock - fixed) / stage);
     const int shared = fixed + std::max(stages * stage, partial);
@@ -57,11 +56,10 @@ bool make_ring(const Rows32& shape, int most_chunks, TileChoice& choice) {
 
 }  // namespace
 
-TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device, const TileLimits& limits) {
+TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device) {
   TileChoice best{};
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < std::size(kTileForms); ++i) {
-    if (limits.form != nullptr && kTileForms[i] != *limits.form) continue;
     TileChoice choice{};
     choice.form = kTileForms[i];
     choice.column_tiles = static_cast<int>(sdk::ceil_div(rows, choice.form.columns));
@@ -72,7 +70,7 @@ TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device, 
         continue;
       const std::int64_t rounds = choice.splits > 1 ? 1 : sdk::ceil_div(choice.tiles, device.multiprocessors);
       const double time = time_of(shape, choice, kChunkTime[i], rounds);
-      if (time >= least || !make_ring(shape, limits.stage_chunks, choice)) continue;
+      if (time >= least || !make_ring(shape, choice)) continue;
       least = time;
       best = choice;
       // Equal shares: as many blocks as the rounds of the busiest leave work for.

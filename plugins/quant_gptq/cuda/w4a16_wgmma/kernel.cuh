@@ -98,7 +98,7 @@ WgmmaKernel wgmma_kernel_of(const Rows32& shape, const TileForm& form) {
   } else {
     constexpr TileForm kForm = kTileForms[I];
     if constexpr (kForm.columns == COLUMNS) {
-      if (form == kForm) return wgmma_kernel_of<Tile<COLUMNS, kForm.blocks, kForm.groups, kForm.halves>>(shape);
+      if (form == kForm) return wgmma_kernel_of<Tile<COLUMNS, kForm.blocks, kForm.groups>>(shape);
     }
     return wgmma_kernel_of<COLUMNS, I + 1>(shape, form);
   }

@@ -11,20 +11,17 @@ inline constexpr int kColumnBytes = 2 * kChunkInputs;  // of a row of x in a chu
 inline constexpr int kRingAlignment = 1024;            // of the swizzle of x
 inline constexpr int kBarrierBytes = 2 * 8 * kMaxStages;
 
-// Tiles that have a kernel. Four warpgroups hide more of each other's waits; their sums and operands fit up to 64
-// columns.
-inline constexpr TileForm kTileForms[] = {{8, 2, 2},  {8, 1, 4},                               //
-                                          {16, 1, 2}, {16, 2, 2},  {16, 1, 4}, {16, 1, 4, 2},  //
-                                          {32, 1, 2}, {32, 2, 2},  {32, 1, 4}, {32, 1, 4, 2},  //
-                                          {48, 2, 2}, {48, 1, 4},                              //
-                                          {64, 1, 2}, {64, 2, 2},  {64, 1, 4}, {64, 1, 4, 2},  //
+// Tiles that have a kernel. Four warpgroups hide more of each other's waits, up to 48 columns; at 64 two of them, with
+// registers for two blocks each, take no longer.
+inline constexpr TileForm kTileForms[] = {{8, 1, 4},               //
+                                          {16, 1, 4}, {16, 1, 2},  //
+                                          {32, 1, 4}, {32, 1, 2},  //
+                                          {48, 1, 4},              //
+                                          {64, 2, 2}, {64, 1, 2},  //
                                           {96, 2, 2}, {128, 1, 2}, {128, 2, 2}};
 
-constexpr int tile_row_groups(const TileForm& form) {
-  return form.groups / form.halves;
-}
 constexpr int tile_units(const TileForm& form) {
-  return 2 * tile_row_groups(form) * form.blocks;
+  return 2 * form.groups * form.blocks;
 }
 // Of a block, with the copying warps.
 constexpr int tile_threads(const TileForm& form) {
@@ -56,8 +53,7 @@ constexpr int tile_partial_bytes(const TileForm& form) {
 
 // Shared memory beside the ring.
 constexpr int tile_fixed_bytes(const TileForm& form) {
-  return kRingAlignment + tile_row_groups(form) * tile_slice_buffers(form.columns) * tile_slice_floats(form) * 4 +
-         kBarrierBytes;
+  return kRingAlignment + form.groups * tile_slice_buffers(form.columns) * tile_slice_floats(form) * 4 + kBarrierBytes;
 }
 
 }  // namespace facet::linear

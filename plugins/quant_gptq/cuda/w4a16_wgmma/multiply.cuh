@@ -16,13 +16,10 @@ class Multiplier {
       : a_(args),
         m_(memory),
         thread_(static_cast<int>(threadIdx.x) % 128),
-        group_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0)),  // to the compiler the same in a warp
-        row_group_(group_ % T::kRowGroups),
-        half_(T::kHalves == 1 ? 0 : group_ / T::kRowGroups) {
-    const int unit = 2 * T::kBlocks * row_group_ + (warp() >> 1);
-    const std::uint32_t first =
-        static_cast<std::uint32_t>(m_.w - block_memory_1024) + unit * m_.unit_bytes + half_ * a_.shape.chunk_bytes;
-    first_codes_ = first + (warp() & 1) * kTileBytes + lane() * 16;
+        group_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0)) {  // to the compiler the same in a warp
+    const int unit = 2 * T::kBlocks * group_ + (warp() >> 1);
+    first_codes_ = static_cast<std::uint32_t>(m_.w - block_memory_1024) + unit * m_.unit_bytes +
+                   (warp() & 1) * kTileBytes + lane() * 16;
     side_ = 2 * kTileBytes + slot() * 2 - (warp() & 1) * kTileBytes - lane() * 16;
     keep(first_codes_);
     keep(side_);
@@ -48,14 +45,13 @@ class Multiplier {
  private:
   static constexpr int kSteps = 8 / SEGMENTS;  // of a segment
   // Steps multiplied at a time: operands of two groups are in registers.
-  static constexpr int kMostSteps = T::kBlocks * T::kColumns >= (T::kGroups == 4 ? 64 : 96) ? 2 : 4;
+  static constexpr int kMostSteps = T::kBlocks * T::kColumns >= 96 ? 2 : 4;
   static constexpr int kGroupSteps = kSteps < kMostSteps ? kSteps : kMostSteps;
   static constexpr int kTileBytes = BITS * 256;
   // Codes of the next chunk are loaded while the last products of this one are under way.
   static constexpr bool kLoadAhead = BITS == 4;
   static constexpr int kAheadLoads = kLoadAhead ? 2 : 1;
   static constexpr int kTogether = T::kTogether;
-  static constexpr int kRowWarps = 4 * T::kHalves;      // of a row group
   static constexpr int kLast = T::kBlocks - kTogether;  // the first of the blocks that are multiplied last
 
   __device__ __forceinline__ int lane() const {
@@ -89,21 +85,13 @@ class Multiplier {
       const std::uint32_t used = m_.empty + 8 * stage_;
       int chunks = min(left, a_.stage_chunks);
       left -= chunks;
-      if constexpr (T::kHalves == 2) {
-        chunks = (chunks + 1 - half_) / 2;
-        if (chunks == 0) {  // the last stage has one chunk, the other half's
-          next_stage();
-          if (lane() == 0) barrier_arrive(used);
-          return;
-        }
-      }
 #pragma unroll 1
       do {
         start_chunk();
         // The next chunk's codes may come while the last products are under way.
         if (--chunks > 0) {
-          codes_ += T::kHalves * a_.shape.chunk_bytes;
-          columns_ += T::kHalves * T::kChunkBytes >> 4;
+          codes_ += a_.shape.chunk_bytes;
+          columns_ += T::kChunkBytes >> 4;
           load_ahead();
         } else {
           next_stage();
@@ -123,10 +111,10 @@ class Multiplier {
     }
   }
 
-  // Points to this half's first chunk of a stage that is there.
+  // Points to the first chunk of a stage that is there.
   __device__ __forceinline__ void open_stage() {
     codes_ = first_codes_ + stage_ * T::kUnits * m_.unit_bytes;
-    columns_ = wgmma_matrix(shared_address(m_.x) + (stage_ * a_.stage_chunks + half_) * T::kChunkBytes);
+    columns_ = wgmma_matrix(shared_address(m_.x) + stage_ * a_.stage_chunks * T::kChunkBytes);
     load_ahead();
   }
 
@@ -247,23 +235,14 @@ class Multiplier {
     return block * 64 + warp() * 16 + (e >> 1) * 8 + (lane() >> 2);
   }
 
-  // This thread's sums of COLUMNS columns from `first` on to target[column][row of W], STRIDE apart; those of the
-  // second half come there first.
+  // This thread's sums of COLUMNS columns from `first` on to target[column][row of W], STRIDE apart.
   template <int COLUMNS, int STRIDE>
   __device__ __forceinline__ void put_sums(float* target, int first) const {
 #pragma unroll
-    for (int half = T::kHalves - 1; half >= 0; --half) {
-      if (half == half_) {
+    for (int b = 0; b < T::kBlocks; ++b) {
 #pragma unroll
-        for (int b = 0; b < T::kBlocks; ++b) {
-#pragma unroll
-          for (int i = 0; i < COLUMNS / 2; ++i) {
-            float& sum = target[(i / 4 * 8 + column_of(i & 3)) * STRIDE + row_of(b, i & 3)];
-            sum = half == T::kHalves - 1 ? total_[b][first / 2 + i] : sum + total_[b][first / 2 + i];
-          }
-        }
-      }
-      named_sync(1 + row_group_, 32 * kRowWarps);
+      for (int i = 0; i < COLUMNS / 2; ++i)
+        target[(i / 4 * 8 + column_of(i & 3)) * STRIDE + row_of(b, i & 3)] = total_[b][first / 2 + i];
     }
   }
 
@@ -271,27 +250,27 @@ class Multiplier {
   __device__ __forceinline__ void write_tile(int tile, float factor) {
     constexpr int kSlice = T::kSliceColumns;
     const int first_row = tile % a_.column_tiles * T::kColumns;
-    const int first_unit = tile / a_.column_tiles * T::kUnits + 2 * T::kBlocks * row_group_;
-    const int own_column = warp() + 4 * half_;
-    named_sync(1 + row_group_, 32 * kRowWarps);  // slices of the tile before are read
+    const int first_unit = tile / a_.column_tiles * T::kUnits + 2 * T::kBlocks * group_;
+    named_sync(1 + group_, 128);  // slices of the tile before are read
 #pragma unroll
     for (int j = 0; j < T::kColumns / kSlice; ++j) {
       const int row = first_row + kSlice * j;
       if (row >= a_.rows) break;
-      float* slice = m_.slices + (row_group_ * T::kSliceBuffers + j % T::kSliceBuffers) * T::kSliceFloats;
-      if (T::kSliceBuffers == 1 && j > 0) named_sync(1 + row_group_, 32 * kRowWarps);
+      float* slice = m_.slices + (group_ * T::kSliceBuffers + j % T::kSliceBuffers) * T::kSliceFloats;
+      if (T::kSliceBuffers == 1 && j > 0) named_sync(1 + group_, 128);
       put_sums<kSlice, T::kSliceStride>(slice, kSlice * j);
-      const float* own = slice + own_column * T::kSliceStride;
-      store_units<kSlice / kRowWarps, 2 * T::kBlocks>(
-          a_, row + own_column, kRowWarps, first_unit, lane(),
-          [&](int i, int at) { return factor * own[kRowWarps * i * T::kSliceStride + at]; });
+      named_sync(1 + group_, 128);
+      const float* own = slice + warp() * T::kSliceStride;
+      store_units<kSlice / 4, 2 * T::kBlocks>(a_, row + warp(), 4, first_unit, lane(), [&](int i, int at) {
+        return factor * own[4 * i * T::kSliceStride + at];
+      });
     }
   }
 
   // The ring has served: its memory takes the sums of all columns.
   __device__ __forceinline__ void write_partial() {
     named_sync(1, T::kConsumers);
-    float* partial = reinterpret_cast<float*>(m_.x) + 64 * T::kBlocks * row_group_;
+    float* partial = reinterpret_cast<float*>(m_.x) + 64 * T::kBlocks * group_;
     put_sums<T::kColumns, T::kPartialStride>(partial, 0);
   }
 
@@ -299,8 +278,6 @@ class Multiplier {
   const TileMemory<T>& m_;
   const int thread_;
   const int group_;
-  const int row_group_;  // of 64 or 128 rows of W
-  const int half_;       // of the inputs
   int stage_ = 0;
   std::uint32_t parity_ = 0;
   // In the block's shared memory, in numbers of 32 bits: this lane's first codes in stage 0 and in the chunk at hand,

@@ -10,13 +10,11 @@ namespace facet::linear {
 
 inline constexpr int kMostSplits = 8;  // blocks of a cluster that every device of this kind can place
 
-// `columns` rows of x by the rows of W of `groups` multiplying warpgroups, `blocks` times 64 each; with `halves` 2 two
-// warpgroups take the same rows, each every second chunk of inputs.
+// `columns` rows of x by the rows of W of `groups` multiplying warpgroups, `blocks` times 64 each.
 struct TileForm {
   int columns;
   int blocks;
   int groups;
-  int halves = 1;
   friend constexpr bool operator==(const TileForm&, const TileForm&) = default;
 };
 
@@ -37,14 +35,8 @@ struct TileDevice {
   int clusters[kMostSplits + 1];  // that run at a time, by their number of blocks
 };
 
-// What a cut must be: of this form where it is not null, and with at most so many chunks in a stage.
-struct TileLimits {
-  const TileForm* form = nullptr;
-  int stage_chunks = 4;
-};
-
-// The fastest cut of `rows` rows within the limits, as the cost model in choose.cpp has it.
-TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device, const TileLimits& limits = {});
+// The fastest cut of `rows` rows, as the cost model in choose.cpp has it.
+TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device);
 
 struct WgmmaArgs {
   Rows32 shape;

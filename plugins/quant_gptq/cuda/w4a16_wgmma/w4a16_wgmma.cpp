@@ -1,14 +1,12 @@
 // linear/w4a16_wgmma: INT4 and INT8 weights for 5 to some thousand rows. Codes become bf16 in registers, wgmma
 // multiplies them with activations that the tensor copy engine brings, scales come onto fp32 sums.
-#include <iterator>
-
 #include "common/checks.h"
 #include "facet/sdk/numeric.h"
 #include "quant_gptq/cuda/device/check.h"
 #include "quant_gptq/cuda/device/product_args.h"
 #include "quant_gptq/cuda/device/tensor_map.h"
 #include "quant_gptq/cuda/rows32/pack.h"
-#include "quant_gptq/cuda/w4a16_wgmma/layout.h"
+#include "quant_gptq/cuda/w4a16_wgmma/tile.h"
 
 namespace facet::linear {
 
@@ -35,18 +33,10 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
       .flags = abi::kGraphSafe | abi::kDeterministic | abi::kNeedsPack | abi::kRunReentrant | abi::kPlansWithoutDevice};
   static constexpr abi::OptionSpec kOptions[] = {
       sdk::boolean_option("dependent_launch", true,
-                          "start each launch before the one before it has ended (programmatic dependent launch)"),
-      sdk::integer_option("tile", 0, 0, std::ssize(kTileForms), "",
-                          "cut every product into tiles of this form, the how many-th of kTileForms in layout.h; with "
-                          "0 into those that the model of their times has as the fastest"),
-      sdk::integer_option("stage_chunks", 4, 1, 4, "",
-                          "most chunks of 128 inputs that are copied and waited for together: 1, 2 or 4")};
+                          "start each launch before the one before it has ended (programmatic dependent launch)")};
 
   W4A16Wgmma(sdk::Host host, const sdk::OptionReader& options)
-      : host_(host),
-        dependent_(options.boolean("dependent_launch")),
-        limits_{options.integer("tile") == 0 ? nullptr : &kTileForms[options.integer("tile") - 1],
-                static_cast<int>(options.integer("stage_chunks"))} {}
+      : host_(host), dependent_(options.boolean("dependent_launch")) {}
 
   static void probe(sdk::Host, sdk::Reasons& reasons) { probe_device(reasons); }
 
@@ -79,7 +69,7 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
   void launch(const WgmmaPlan& plan, const abi::LinearArgs& args) override {
     check_cuda_run(plan.problem, args, 0);
     WgmmaArgs made = product_args<WgmmaArgs>(plan.problem, plan.shape, args);
-    const TileChoice choice = choose_tile(plan.shape, made.rows, plan.device, limits_);
+    const TileChoice choice = choose_tile(plan.shape, made.rows, plan.device);
     made.tensor = tensor_map_fits(args.input, args.input_stride) ? 1 : 0;
     made.stages = choice.stages;
     made.stage_chunks = choice.stage_chunks;
@@ -105,7 +95,6 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
 
   sdk::Host host_;
   bool dependent_;
-  TileLimits limits_;
 };
 
 }  // namespace facet::linear
