@@ -29,26 +29,21 @@ linear::TileDevice tile_device() {
   return made;
 }
 
-struct Tile {
-  int columns;
-  int blocks;
-};
-
-class EmulatedWgmma : public testing::TestWithParam<Tile> {
+class EmulatedWgmma : public testing::TestWithParam<linear::TileForm> {
  protected:
   void TearDown() override { emulated::device() = {}; }
   const TestHost host_{0, 2};
 };
 
 // A product that is cut into such tiles, on a device that is set.
-ProductCase case_with(const Tile& tile, linear::TileChoice& choice, std::mt19937_64& random) {
+ProductCase case_with(const linear::TileForm& form, linear::TileChoice& choice, std::mt19937_64& random) {
   for (int tries = 0; tries < 20000; ++tries) {
     ProductCase product = random_case(pick(kOutputs, random), pick(kInputs, random), pick(kRows, random), random);
     product.max_rows = 200;
     emulated::device().multiprocessors = static_cast<int>(pick(kMultiprocessors, random));
     choice = linear::choose_tile(linear::rows32_shape(device_problem(device_problem_of(product))),
                                  static_cast<int>(product.rows), tile_device());
-    if (choice.columns == tile.columns && choice.blocks == tile.blocks) return product;
+    if (choice.form == form) return product;
   }
   throw std::runtime_error("hardly any product is cut so");
 }
@@ -72,21 +67,12 @@ TEST_P(EmulatedWgmma, MatchesDouble) {
   }
 }
 
-std::string tile_name(const testing::TestParamInfo<Tile>& info) {
-  return "Columns" + std::to_string(info.param.columns) + "Blocks" + std::to_string(info.param.blocks);
+std::string form_name(const testing::TestParamInfo<linear::TileForm>& info) {
+  return "Columns" + std::to_string(info.param.columns) + "Blocks" + std::to_string(info.param.blocks) + "Groups" +
+         std::to_string(info.param.groups);
 }
 
-std::vector<Tile> tiles() {
-  std::vector<Tile> all;
-  for (const int columns : linear::kTileColumns) {
-    for (const int blocks : {1, 2}) {
-      if (linear::tile_compiled(columns, blocks)) all.push_back({columns, blocks});
-    }
-  }
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Tiles, EmulatedWgmma, testing::ValuesIn(tiles()), tile_name);
+INSTANTIATE_TEST_SUITE_P(Tiles, EmulatedWgmma, testing::ValuesIn(linear::kTileForms), form_name);
 
 // What the tiles above may leave out: clusters of many blocks, stages of as many chunks as there may be.
 TEST(EmulatedWgmmaCuts, MatchDouble) {

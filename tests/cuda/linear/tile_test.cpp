@@ -16,31 +16,31 @@ constexpr linear::TileDevice kSmall{7, {0, 7, 3, 2, 1, 1, 1, 1, 0}};
 
 void expect_valid(const linear::Rows32& shape, int rows, const linear::TileDevice& device) {
   const linear::TileChoice choice = linear::choose_tile(shape, rows, device);
-  ASSERT_NE(std::find(std::begin(linear::kTileColumns), std::end(linear::kTileColumns), choice.columns),
-            std::end(linear::kTileColumns));
-  ASSERT_TRUE(linear::tile_compiled(choice.columns, choice.blocks));
+  ASSERT_NE(std::find(std::begin(linear::kTileForms), std::end(linear::kTileForms), choice.form),
+            std::end(linear::kTileForms));
+  const int columns = choice.form.columns;
+  const int units = linear::tile_units(choice.form);
   const int row_tiles = choice.tiles / choice.column_tiles;
   EXPECT_EQ(row_tiles * choice.column_tiles, choice.tiles);
-  EXPECT_GE(choice.column_tiles * choice.columns, rows);
-  EXPECT_LT((choice.column_tiles - 1) * choice.columns, rows);
-  EXPECT_GE(row_tiles * 4 * choice.blocks, shape.units);
-  EXPECT_LT((row_tiles - 1) * 4 * choice.blocks, shape.units);
+  EXPECT_GE(choice.column_tiles * columns, rows);
+  EXPECT_LT((choice.column_tiles - 1) * columns, rows);
+  EXPECT_GE(row_tiles * units, shape.units);
+  EXPECT_LT((row_tiles - 1) * units, shape.units);
   EXPECT_GE(choice.grid, 1);
   EXPECT_EQ(choice.grid % choice.splits, 0);
   EXPECT_LE(choice.splits, shape.chunks) << "a block without inputs";
-  const int fixed = linear::tile_fixed_bytes(choice.columns, choice.blocks);
+  const int fixed = linear::tile_fixed_bytes(choice.form);
   // A block of a cluster has one tile: its ring becomes the memory of its sums. All clusters run at a time.
   if (choice.splits > 1) {
     EXPECT_EQ(choice.grid, choice.tiles * choice.splits);
     EXPECT_LE(choice.tiles, device.clusters[choice.splits]);
-    EXPECT_GE(choice.shared_bytes, fixed + linear::tile_partial_bytes(choice.columns, choice.blocks));
+    EXPECT_GE(choice.shared_bytes, fixed + linear::tile_partial_bytes(choice.form));
   } else {
     EXPECT_LE(choice.grid, device.multiprocessors);
   }
   EXPECT_GE(choice.stages, 2);
   EXPECT_LE(choice.stages, linear::kMaxStages);
-  const int stage =
-      choice.stage_chunks * (choice.columns * linear::kColumnBytes + 4 * choice.blocks * shape.chunk_bytes);
+  const int stage = choice.stage_chunks * (columns * linear::kColumnBytes + units * shape.chunk_bytes);
   EXPECT_GE(choice.shared_bytes, fixed + choice.stages * stage);
   EXPECT_LE(choice.shared_bytes, linear::kSharedPerBlock);
 }

@@ -67,16 +67,6 @@ __device__ __forceinline__ void copies_done() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// Two bytes of shared memory when `wanted`, else `value`.
-__device__ __forceinline__ std::uint32_t load_u16_if(bool wanted, std::uint32_t address, std::uint32_t value) {
-  std::uint16_t result = static_cast<std::uint16_t>(value);
-  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %1, 0;\n @p ld.shared.u16 %0, [%2];\n}"
-               : "+h"(result)
-               : "r"(wanted ? 1 : 0), "r"(address)
-               : "memory");
-  return result;
-}
-
 // What the compiler knows of these values is forgotten: what was computed from them is computed again, where keeping it
 // would take registers.
 __device__ __forceinline__ void forget(uint2& value) {

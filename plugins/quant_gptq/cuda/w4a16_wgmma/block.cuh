@@ -6,26 +6,28 @@
 
 namespace facet::linear {
 
-template <int COLUMNS, int BLOCKS>
+template <int COLUMNS, int BLOCKS, int GROUPS>
 struct Tile {
+  static constexpr TileForm kForm{COLUMNS, BLOCKS, GROUPS};
   static constexpr int kColumns = COLUMNS;
   static constexpr int kBlocks = BLOCKS;  // of 64 rows of W, of a warpgroup
-  static constexpr int kGroups = kTileGroups;
-  static constexpr int kUnits = 2 * kGroups * BLOCKS;
-  static constexpr int kConsumers = kGroups * 128;
+  static constexpr int kGroups = GROUPS;
+  static constexpr int kUnits = tile_units(kForm);
+  static constexpr int kConsumers = GROUPS * 128;
+  static constexpr int kThreads = tile_threads(kForm);
   static constexpr int kPanelBytes = COLUMNS * 128;    // 64 inputs of x
   static constexpr int kChunkBytes = 2 * kPanelBytes;  // of x
   static constexpr int kSums = COLUMNS / 2;            // of a thread and block of 64 rows
   static constexpr int kSliceColumns = tile_slice_columns(COLUMNS);
   static constexpr int kSliceBuffers = tile_slice_buffers(COLUMNS);
   static constexpr int kSliceStride = tile_slice_stride(BLOCKS);
-  static constexpr int kSliceFloats = tile_slice_floats(COLUMNS, BLOCKS);
-  static constexpr int kPartialStride = tile_partial_stride(BLOCKS);
+  static constexpr int kSliceFloats = tile_slice_floats(kForm);
+  static constexpr int kPartialStride = tile_partial_stride(kForm);
   // Blocks multiplied at a time: sums of a segment take as many registers as those of all.
   static constexpr int kTogether = BLOCKS * COLUMNS <= 128 ? BLOCKS : 1;
-  // Registers of a thread, from what its warpgroup has at the launch to what its part takes.
-  static constexpr int kCopyRegisters = COLUMNS >= 96 ? 24 : 40;
-  static constexpr int kMultiplyRegisters = COLUMNS >= 96 ? 240 : 232;
+  // Registers of a thread, from the 168 or 96 that all have at the launch to what its part takes.
+  static constexpr int kCopyRegisters = GROUPS == 4 ? 32 : COLUMNS >= 96 ? 24 : 40;
+  static constexpr int kMultiplyRegisters = GROUPS == 4 ? 112 : COLUMNS >= 96 ? 240 : 232;
 };
 
 // Shared memory: the ring of x, the ring of W, slices of sums for each warpgroup, barriers.

@@ -10,34 +10,39 @@ namespace facet::linear {
 
 namespace {
 
-// What a block takes for a chunk of int4 codes of 128 (`blocks` 1) or 256 rows of W, by columns as in kTileColumns:
-// unpacking and the memory's rate at few, the tensor cores at many. 0 where there is no such kernel.
-constexpr double kChunkTime[][2] = {{0, 0.64},    {0.40, 0.71}, {0.48, 0.80}, {0, 0.93},
-                                    {0.56, 1.06}, {0, 1.39},    {0.885, 1.75}};
-static_assert(std::size(kChunkTime) == std::size(kTileColumns));
-constexpr double kByteCodes = 0.28;  // more for int8, for each of `blocks`
+// What a block takes for a chunk of int4 codes, by forms as in kTileForms: unpacking and the memory's rate at few
+// columns, the tensor cores at many. From 30720 x 3840, less start and writing below.
+constexpr double kChunkTime[] = {0.627,         //
+                                 0.683, 0.379,  //
+                                 0.761, 0.420,  //
+                                 0.877,         //
+                                 1.035, 0.573,  //
+                                 1.364, 0.898, 1.749};
+static_assert(std::size(kChunkTime) == std::size(kTileForms));
+constexpr double kByteCodes = 0.07;  // more for int8, for each unit of the tile
 constexpr double kStart = 3.0;       // launch, first bytes and last sums
-constexpr double kWrite = 0.006;     // writing a column of a tile, for each of `blocks`
-constexpr double kCluster = 0.9;     // waiting for the other blocks of a cluster, and
-constexpr double kSplit = 0.2;       // reading the sums of one
+constexpr double kWrite = 0.0015;    // writing a column of a tile, for each of its units
+constexpr double kCluster = 0.8;     // waiting for the other blocks of a cluster, and
+constexpr double kSplit = 0.35;      // reading the sums of one
 
 double time_of(const Rows32& shape, const TileChoice& choice, double chunk_time, std::int64_t rounds) {
   const double chunks = static_cast<double>(sdk::ceil_div(shape.chunks, choice.splits));
-  if (shape.bits == 8) chunk_time += kByteCodes * choice.blocks;
-  const double tile = chunks * chunk_time + kWrite * choice.columns * choice.blocks;
+  const int units = tile_units(choice.form);
+  if (shape.bits == 8) chunk_time += kByteCodes * units;
+  const double tile = chunks * chunk_time + kWrite * choice.form.columns * units;
   return kStart + static_cast<double>(rounds) * tile + (choice.splits > 1 ? kCluster + kSplit * choice.splits : 0.0);
 }
 
 // Fills shared memory with stages; false when not even two fit.
 bool make_ring(const Rows32& shape, TileChoice& choice) {
-  const int fixed = tile_fixed_bytes(choice.columns, choice.blocks);
+  const int fixed = tile_fixed_bytes(choice.form);
   // A block of a cluster keeps its sums where the ring was.
-  const int partial = choice.splits > 1 ? tile_partial_bytes(choice.columns, choice.blocks) : 0;
+  const int partial = choice.splits > 1 ? tile_partial_bytes(choice.form) : 0;
   const int chunks = static_cast<int>(sdk::ceil_div(shape.chunks, choice.splits));
   // Longer stages are fewer to wait for and longer runs of memory, but a block needs some to be ahead.
   for (int stage_chunks = 4; stage_chunks >= 1; stage_chunks /= 2) {
     if (stage_chunks > 1 && 4 * stage_chunks > chunks + 1) continue;
-    const int stage = stage_chunks * (choice.columns * kColumnBytes + 4 * choice.blocks * shape.chunk_bytes);
+    const int stage = stage_chunks * (choice.form.columns * kColumnBytes + tile_units(choice.form) * shape.chunk_bytes);
     const int stages = std::min(kMaxStages, (kSharedPerBlock - fixed) / stage);
     const int shared = fixed + std::max(stages * stage, partial);
     if (stages < 2 || shared > kSharedPerBlock) continue;
@@ -54,26 +59,22 @@ bool make_ring(const Rows32& shape, TileChoice& choice) {
 TileChoice choose_tile(const Rows32& shape, int rows, const TileDevice& device) {
   TileChoice best{};
   double least = std::numeric_limits<double>::infinity();
-  for (std::size_t i = 0; i < std::size(kTileColumns); ++i) {
-    for (const int blocks : {1, 2}) {
-      if (!tile_compiled(kTileColumns[i], blocks)) continue;
-      TileChoice choice{};
-      choice.columns = kTileColumns[i];
-      choice.blocks = blocks;
-      choice.column_tiles = static_cast<int>(sdk::ceil_div(rows, choice.columns));
-      choice.tiles = static_cast<int>(sdk::ceil_div(shape.units, 4 * blocks)) * choice.column_tiles;
-      for (choice.splits = 1; choice.splits <= kMostSplits; ++choice.splits) {
-        // A cluster has one tile.
-        if (choice.splits > 1 && (choice.tiles > device.clusters[choice.splits] || choice.splits > shape.chunks))
-          continue;
-        const std::int64_t rounds = choice.splits > 1 ? 1 : sdk::ceil_div(choice.tiles, device.multiprocessors);
-        const double time = time_of(shape, choice, kChunkTime[i][blocks - 1], rounds);
-        if (time >= least || !make_ring(shape, choice)) continue;
-        least = time;
-        best = choice;
-        // Equal shares: as many blocks as the rounds of the busiest leave work for.
-        best.grid = choice.splits * static_cast<int>(sdk::ceil_div(choice.tiles, rounds));
-      }
+  for (std::size_t i = 0; i < std::size(kTileForms); ++i) {
+    TileChoice choice{};
+    choice.form = kTileForms[i];
+    choice.column_tiles = static_cast<int>(sdk::ceil_div(rows, choice.form.columns));
+    choice.tiles = static_cast<int>(sdk::ceil_div(shape.units, tile_units(choice.form))) * choice.column_tiles;
+    for (choice.splits = 1; choice.splits <= kMostSplits; ++choice.splits) {
+      // A cluster has one tile.
+      if (choice.splits > 1 && (choice.tiles > device.clusters[choice.splits] || choice.splits > shape.chunks))
+        continue;
+      const std::int64_t rounds = choice.splits > 1 ? 1 : sdk::ceil_div(choice.tiles, device.multiprocessors);
+      const double time = time_of(shape, choice, kChunkTime[i], rounds);
+      if (time >= least || !make_ring(shape, choice)) continue;
+      least = time;
+      best = choice;
+      // Equal shares: as many blocks as the rounds of the busiest leave work for.
+      best.grid = choice.splits * static_cast<int>(sdk::ceil_div(choice.tiles, rounds));
     }
   }
   return best;

@@ -2,8 +2,8 @@
 
 namespace facet::linear {
 
-WgmmaKernel wgmma_kernel_128(const Rows32& shape, int blocks) {
-  return wgmma_kernel_of<128>(shape, blocks);
+WgmmaKernel wgmma_kernel_128(const Rows32& shape, const TileForm& form) {
+  return wgmma_kernel_of<128>(shape, form);
 }
 
 }  // namespace facet::linear

@@ -2,8 +2,8 @@
 
 namespace facet::linear {
 
-WgmmaKernel wgmma_kernel_8(const Rows32& shape, int blocks) {
-  return wgmma_kernel_of<8>(shape, blocks);
+WgmmaKernel wgmma_kernel_8(const Rows32& shape, const TileForm& form) {
+  return wgmma_kernel_of<8>(shape, form);
 }
 
 }  // namespace facet::linear

@@ -1,9 +1,11 @@
-// A block of two multiplying warpgroups and four copying warps takes tiles of 128 or 256 rows of W by COLUMNS rows of
-// x. A warp turns its 16 rows of codes to bf16 in registers, as wgmma's left operand; x comes by the tensor copy
-// engine, in shared memory as wgmma reads it. Scales come onto the fp32 sums of a segment.
+// A block of two or four multiplying warpgroups and four copying warps takes tiles of 128 or 256 rows of W by COLUMNS
+// rows of x. A warp turns its 16 rows of codes to bf16 in registers, as wgmma's left operand; x comes by the tensor
+// copy engine, in shared memory as wgmma reads it. Scales come onto the fp32 sums of a segment.
 #pragma once
 
 #include <cooperative_groups.h>
+
+#include <iterator>
 
 #include "quant_gptq/cuda/w4a16_wgmma/copy.cuh"
 #include "quant_gptq/cuda/w4a16_wgmma/kernels.h"
@@ -46,7 +48,7 @@ __device__ __forceinline__ void finish_cluster(const WgmmaArgs& a, const TileMem
 }
 
 template <typename T, int BITS, int SEGMENTS>
-__global__ void __launch_bounds__(kTileThreads, 1)
+__global__ void __launch_bounds__(T::kThreads, 1)
     wgmma_kernel(const __grid_constant__ WgmmaArgs a, const __grid_constant__ CUtensorMap map) {
   namespace cg = cooperative_groups;
   const TileMemory<T> m(block_memory_1024, a);
@@ -88,15 +90,18 @@ WgmmaKernel wgmma_kernel_of(const Rows32& shape) {
   return shape.bits == 8 ? wgmma_kernel_of<T, 8>(shape.segments) : wgmma_kernel_of<T, 4>(shape.segments);
 }
 
-template <int COLUMNS>
-WgmmaKernel wgmma_kernel_of(const Rows32& shape, int blocks) {
-  if constexpr (tile_compiled(COLUMNS, 1)) {
-    if (blocks == 1) return wgmma_kernel_of<Tile<COLUMNS, 1>>(shape);
+// Of the forms with so many columns, from the I-th on.
+template <int COLUMNS, std::size_t I = 0>
+WgmmaKernel wgmma_kernel_of(const Rows32& shape, const TileForm& form) {
+  if constexpr (I == std::size(kTileForms)) {
+    return nullptr;
+  } else {
+    constexpr TileForm kForm = kTileForms[I];
+    if constexpr (kForm.columns == COLUMNS) {
+      if (form == kForm) return wgmma_kernel_of<Tile<COLUMNS, kForm.blocks, kForm.groups>>(shape);
+    }
+    return wgmma_kernel_of<COLUMNS, I + 1>(shape, form);
   }
-  if constexpr (tile_compiled(COLUMNS, 2)) {
-    if (blocks == 2) return wgmma_kernel_of<Tile<COLUMNS, 2>>(shape);
-  }
-  return nullptr;
 }
 
 }  // namespace facet::linear

@@ -16,13 +16,15 @@ class Multiplier {
       : a_(args),
         m_(memory),
         thread_(static_cast<int>(threadIdx.x) % 128),
-        group_(static_cast<int>(threadIdx.x) / 128) {
+        group_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0)) {  // to the compiler the same in a warp
     const int unit = 2 * T::kBlocks * group_ + (warp() >> 1);
-    const int slot = (lane() >> 2) * 4 + (warp() & 1) * 2;
-    tile_offset_ = (warp() & 1) * kTileBytes + lane() * 16;
-    scale_offset_ = 2 * kTileBytes + slot * 2;
-    zero_offset_ = 2 * kTileBytes + SEGMENTS * kUnitRows * 2 + slot;
-    first_data_ = m_.w + unit * m_.unit_bytes;
+    first_codes_ = static_cast<std::uint32_t>(m_.w - block_memory_1024) + unit * m_.unit_bytes +
+                   (warp() & 1) * kTileBytes + lane() * 16;
+    side_ = 2 * kTileBytes + slot() * 2 - (warp() & 1) * kTileBytes - lane() * 16;
+    keep(first_codes_);
+    keep(side_);
+#pragma unroll
+    for (int b = 0; b < kTogether; ++b) zero_pairs(0x0808, zero_[b]);
   }
 
   __device__ __forceinline__ void run() {
@@ -31,9 +33,7 @@ class Multiplier {
 #pragma unroll 1
     for (int tile = walk.first; tile < a_.tiles; tile += walk.step) {
       clear();
-      open_stage(walk.chunks);
-#pragma unroll 1
-      for (int left = walk.chunks; left > 0; --left) multiply_chunk(left - 1);
+      multiply_tile(walk.chunks);
       if (a_.splits > 1) {
         write_partial();
       } else {
@@ -52,12 +52,17 @@ class Multiplier {
   static constexpr bool kLoadAhead = BITS == 4;
   static constexpr int kAheadLoads = kLoadAhead ? 2 : 1;
   static constexpr int kTogether = T::kTogether;
+  static constexpr int kLast = T::kBlocks - kTogether;  // the first of the blocks that are multiplied last
 
   __device__ __forceinline__ int lane() const {
     return thread_ & 31;
   }
   __device__ __forceinline__ int warp() const {
     return thread_ >> 5;
+  }
+  // Of this lane's two rows of W among those of a unit.
+  __device__ __forceinline__ int slot() const {
+    return (lane() >> 2) * 4 + (warp() & 1) * 2;
   }
 
   __device__ __forceinline__ void clear() {
@@ -68,18 +73,54 @@ class Multiplier {
     }
   }
 
-  // Waits for the stage that comes next, of up to `left` chunks, and points to its data.
-  __device__ __forceinline__ void open_stage(int left) {
-    barrier_wait(m_.full + 8 * stage_, parity_);
-    data_ = first_data_ + stage_ * T::kUnits * m_.unit_bytes;
-    x_ = shared_address(m_.x) + stage_ * a_.stage_chunks * T::kChunkBytes;
-    stage_left_ = min(left, a_.stage_chunks);
+  // `left`: chunks of the tile.
+  __device__ __forceinline__ void multiply_tile(int left) {
+    bool open = false;
+#pragma unroll 1
+    do {
+      if (!open) {
+        barrier_wait(m_.full + 8 * stage_, parity_);
+        open_stage();
+      }
+      const std::uint32_t used = m_.empty + 8 * stage_;
+      int chunks = min(left, a_.stage_chunks);
+      left -= chunks;
+#pragma unroll 1
+      do {
+        start_chunk();
+        // The next chunk's codes may come while the last products are under way.
+        if (--chunks > 0) {
+          codes_ += a_.shape.chunk_bytes;
+          columns_ += T::kChunkBytes >> 4;
+          load_ahead();
+        } else {
+          next_stage();
+          open = left > 0 && __all_sync(~0u, barrier_test(m_.full + 8 * stage_, parity_));
+          if (open) open_stage();
+        }
+        finish_segment<kLast>();
+      } while (chunks > 0);
+      if (lane() == 0) barrier_arrive(used);
+    } while (left > 0);
+  }
+
+  __device__ __forceinline__ void next_stage() {
+    if (++stage_ == a_.stages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+  // Points to the first chunk of a stage that is there.
+  __device__ __forceinline__ void open_stage() {
+    codes_ = first_codes_ + stage_ * T::kUnits * m_.unit_bytes;
+    columns_ = wgmma_matrix(shared_address(m_.x) + stage_ * a_.stage_chunks * T::kChunkBytes);
     load_ahead();
   }
 
   // This warp's tile of a block, the lane's first 16 bytes.
   __device__ __forceinline__ const unsigned char* tile_data(int block) const {
-    return data_ + 2 * block * m_.unit_bytes + tile_offset_;
+    return block_memory_1024 + (codes_ + 2 * block * m_.unit_bytes);
   }
 
   // Codes of the blocks from `first` on that are multiplied together.
@@ -103,55 +144,48 @@ class Multiplier {
 #pragma unroll
       for (int i = 0; i < T::kSums; ++i)
         total_[FIRST + b][i] = fmaf((i & 2) != 0 ? scales_[b].y : scales_[b].x, sums_[b][i], total_[FIRST + b][i]);
+      // Scaled before the next products start: the sums of two segments at a time do not fit.
+      if constexpr (kLast > 0) wgmma_sums_ready(total_[FIRST + b]);
     }
   }
 
-  __device__ __forceinline__ void multiply_chunk(int left) {
-    constexpr int kLast = T::kBlocks - kTogether;
+  // All products of a chunk; those of its last segment and blocks are still under way.
+  __device__ __forceinline__ void start_chunk() {
 #pragma unroll
     for (int segment = 0; segment < SEGMENTS; ++segment) {
-      multiply_segment<0>(segment);
+      start_segment<0>(segment);
       if constexpr (kLast > 0) {
         load_ahead(kLast);
         finish_segment<0>();
-        multiply_segment<kLast>(segment);
+        start_segment<kLast>(segment);
       }
       if (segment + 1 < SEGMENTS) {
         if constexpr (kLast > 0) load_ahead(0);
         finish_segment<kLast>();
       }
     }
-    // The next chunk's codes may come while the last products are under way.
-    const std::uint32_t used = m_.empty + 8 * stage_;
-    const bool last = --stage_left_ == 0;
-    if (!last) {
-      data_ += a_.shape.chunk_bytes;
-      x_ += T::kChunkBytes;
-      load_ahead();
-    } else if (++stage_ == a_.stages) {
-      stage_ = 0;
-      parity_ ^= 1;
+  }
+
+  // Scales and zeros of a segment of the blocks from FIRST on.
+  template <int FIRST>
+  __device__ __forceinline__ void load_side(int segment) {
+#pragma unroll
+    for (int b = 0; b < kTogether; ++b) {
+      const unsigned char* side = tile_data(FIRST + b) + static_cast<int>(side_);
+      scales_[b] = __half22float2(*reinterpret_cast<const __half2*>(side + segment * kUnitRows * 2));
+      if constexpr (BITS == 4) {
+        if (a_.shape.asymmetric != 0) {
+          const int zeros = (2 * SEGMENTS + segment) * kUnitRows - slot();  // from the scales of segment 0 on
+          zero_pairs(*reinterpret_cast<const std::uint16_t*>(side + zeros), zero_[b]);
+        }
+      }
     }
-    const bool early = last && left > 0 && __all_sync(~0u, barrier_test(m_.full + 8 * stage_, parity_));
-    if (early) open_stage(left);
-    finish_segment<kLast>();
-    if (last && lane() == 0) barrier_arrive(used);
-    if (last && left > 0 && !early) open_stage(left);
   }
 
   // Starts the products of one segment of the blocks from FIRST on.
   template <int FIRST>
-  __device__ __forceinline__ void multiply_segment(int segment) {
-    std::uint32_t zero[kTogether][2];
-#pragma unroll
-    for (int b = 0; b < kTogether; ++b) {
-      const unsigned char* unit = data_ + 2 * (FIRST + b) * m_.unit_bytes;
-      scales_[b] = __half22float2(*reinterpret_cast<const __half2*>(unit + scale_offset_ + segment * kUnitRows * 2));
-      if constexpr (BITS == 4)
-        zero_pairs(
-            load_u16_if(a_.shape.asymmetric != 0, shared_address(unit) + zero_offset_ + segment * kUnitRows, 0x0808),
-            zero[b]);
-    }
+  __device__ __forceinline__ void start_segment(int segment) {
+    load_side<FIRST>(segment);
 #pragma unroll
     for (int first = 0; first < kSteps; first += kGroupSteps) {
       const int step0 = segment * kSteps + first;
@@ -166,7 +200,7 @@ class Multiplier {
         } else {
           load_codes<BITS, kGroupSteps>(tile_data(FIRST + b), step0, words);
         }
-        operands_of<BITS, kGroupSteps>(words, zero[b], operand[b]);
+        operands_of<BITS, kGroupSteps>(words, zero_[b], operand[b]);
       }
       multiply_steps(operand, step0, first == 0);
       // At most this group stays under way: registers of older operands are free.
@@ -176,12 +210,11 @@ class Multiplier {
 
   __device__ __forceinline__ void multiply_steps(const std::uint32_t (&operand)[kTogether][kGroupSteps][4], int step0,
                                                  bool starts) {
-    const std::uint64_t columns = wgmma_matrix(x_);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kGroupSteps; ++i) {
       const int step = step0 + i;
-      const std::uint64_t x = columns + ((step / 4 * T::kPanelBytes + step % 4 * 32) >> 4);
+      const std::uint64_t x = columns_ + ((step / 4 * T::kPanelBytes + step % 4 * 32) >> 4);
 #pragma unroll
       for (int b = 0; b < kTogether; ++b) {
         if (starts && i == 0) {
@@ -202,6 +235,17 @@ class Multiplier {
     return block * 64 + warp() * 16 + (e >> 1) * 8 + (lane() >> 2);
   }
 
+  // This thread's sums of COLUMNS columns from `first` on to target[column][row of W], STRIDE apart.
+  template <int COLUMNS, int STRIDE>
+  __device__ __forceinline__ void put_sums(float* target, int first) const {
+#pragma unroll
+    for (int b = 0; b < T::kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < COLUMNS / 2; ++i)
+        target[(i / 4 * 8 + column_of(i & 3)) * STRIDE + row_of(b, i & 3)] = total_[b][first / 2 + i];
+    }
+  }
+
   // Through shared memory, some columns at a time, so that stores are whole lines.
   __device__ __forceinline__ void write_tile(int tile, float factor) {
     constexpr int kSlice = T::kSliceColumns;
@@ -214,12 +258,7 @@ class Multiplier {
       if (row >= a_.rows) break;
       float* slice = m_.slices + (group_ * T::kSliceBuffers + j % T::kSliceBuffers) * T::kSliceFloats;
       if (T::kSliceBuffers == 1 && j > 0) named_sync(1 + group_, 128);
-#pragma unroll
-      for (int b = 0; b < T::kBlocks; ++b) {
-#pragma unroll
-        for (int i = 0; i < kSlice / 2; ++i)
-          slice[(i / 4 * 8 + column_of(i & 3)) * T::kSliceStride + row_of(b, i & 3)] = total_[b][kSlice / 2 * j + i];
-      }
+      put_sums<kSlice, T::kSliceStride>(slice, kSlice * j);
       named_sync(1 + group_, 128);
       const float* own = slice + warp() * T::kSliceStride;
       store_units<kSlice / 4, 2 * T::kBlocks>(a_, row + warp(), 4, first_unit, lane(), [&](int i, int at) {
@@ -231,14 +270,8 @@ class Multiplier {
   // The ring has served: its memory takes the sums of all columns.
   __device__ __forceinline__ void write_partial() {
     named_sync(1, T::kConsumers);
-    float* partial = reinterpret_cast<float*>(m_.x);
-#pragma unroll
-    for (int b = 0; b < T::kBlocks; ++b) {
-#pragma unroll
-      for (int i = 0; i < T::kSums; ++i)
-        partial[(i / 4 * 8 + column_of(i & 3)) * T::kPartialStride + 64 * T::kBlocks * group_ + row_of(b, i & 3)] =
-            total_[b][i];
-    }
+    float* partial = reinterpret_cast<float*>(m_.x) + 64 * T::kBlocks * group_;
+    put_sums<T::kColumns, T::kPartialStride>(partial, 0);
   }
 
   const WgmmaArgs& a_;
@@ -247,11 +280,13 @@ class Multiplier {
   const int group_;
   int stage_ = 0;
   std::uint32_t parity_ = 0;
-  int stage_left_ = 0;                            // chunks of the stage
-  int tile_offset_, scale_offset_, zero_offset_;  // of this lane, in a chunk of a unit
-  const unsigned char* first_data_;               // this warp's first unit in stage 0
-  const unsigned char* data_;                     // and in the chunk at hand
-  std::uint32_t x_;                               // the chunk's x
+  // In the block's shared memory, in numbers of 32 bits: this lane's first codes in stage 0 and in the chunk at hand,
+  // and from codes to scales.
+  std::uint32_t first_codes_;
+  std::uint32_t codes_;
+  std::uint32_t side_;
+  std::uint64_t columns_;  // the chunk's x, a wgmma_matrix()
+  std::uint32_t zero_[kTogether][2];
   float2 scales_[kTogether];
   uint4 words_[kTogether][kAheadLoads];
   float total_[T::kBlocks][T::kSums];

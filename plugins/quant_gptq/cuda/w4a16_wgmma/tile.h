@@ -9,14 +9,19 @@
 namespace facet::linear {
 
 inline constexpr int kMostSplits = 8;  // blocks of a cluster that every device of this kind can place
-inline constexpr int kTileColumns[] = {8, 16, 32, 48, 64, 96, 128};
 
-// A cluster of `splits` blocks takes tiles of `blocks` * 128 rows of W by `columns` rows of x, each of them its share
-// of the inputs.
+// `columns` rows of x by the rows of W of `groups` multiplying warpgroups, `blocks` times 64 each.
+struct TileForm {
+  int columns;
+  int blocks;
+  int groups;
+  friend constexpr bool operator==(const TileForm&, const TileForm&) = default;
+};
+
+// A cluster of `splits` blocks takes tiles of one form, each of them its share of the inputs.
 struct TileChoice {
-  int columns;  // one of kTileColumns
-  int blocks;   // of 64 rows of W that each of the two multiplying warpgroups takes: 1 or 2
-  int splits;   // 1 to kMostSplits
+  TileForm form;  // one of kTileForms
+  int splits;     // 1 to kMostSplits
   int column_tiles;
   int tiles;
   int grid;          // blocks; a multiple of splits

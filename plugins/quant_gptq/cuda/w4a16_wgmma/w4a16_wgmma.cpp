@@ -78,7 +78,7 @@ class W4A16Wgmma final : public sdk::LinearBase<WgmmaPlan> {
     made.tiles = choice.tiles;
     CUtensorMap map{};
     if (made.tensor != 0)
-      map = make_tensor_map(args.input, args.rows, plan.shape.in_features, args.input_stride, choice.columns);
+      map = make_tensor_map(args.input, args.rows, plan.shape.in_features, args.input_stride, choice.form.columns);
     check_cuda(wgmma_launch(made, choice, map, dependent_, stream_of(args)), "launch of w4a16_wgmma");
   }
 

@@ -36,10 +36,6 @@ inline uint2 load_u64(const void* pointer) {
 
 using emulated::copies_done, emulated::copy16;
 
-inline std::uint32_t load_u16_if(bool wanted, std::uint32_t address, std::uint32_t value) {
-  return wanted ? *static_cast<const std::uint16_t*>(emulated::shared_pointer(address, 2)) : value;
-}
-
 inline void forget(uint2&) {}
 inline void keep(std::uint32_t&) {}
 
