@@ -100,6 +100,7 @@ class Multiplier {
         }
         finish_segment<kLast>();
       } while (chunks > 0);
+      __syncwarp();  // all lanes have read their codes and scales
       if (lane() == 0) barrier_arrive(used);
     } while (left > 0);
   }
