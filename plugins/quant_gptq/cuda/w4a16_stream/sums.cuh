@@ -157,7 +157,12 @@ class SumFinisher {
   // This block's sums of a unit, number `use` of block `owner`, to that.
   __device__ __forceinline__ void send(const Sums& sums, int owner, int use) const {
     const int slot = use & (a_.depth - 1);
-    if (use >= a_.depth) barrier_wait_cluster(m_.free + 8 * (owner * kSplitDepth + slot), (use / kSplitDepth - 1) & 1);
+    if (use >= a_.depth) {
+      barrier_wait_cluster(m_.free + 8 * (owner * kSplitDepth + slot), (use / kSplitDepth - 1) & 1);
+      // No lane sends before all have seen this phase: of two rows half of them send all there is, and one of the
+      // others that came two phases late would wait for the phase after.
+      __syncwarp();
+    }
     const float* target = m_.cluster + (slot * a_.splits + share_.rank) * ROWS * kUnitRows + lane_ * 4;
     const std::uint32_t address = cluster_address(shared_address(target), owner);
     const std::uint32_t barrier = cluster_address(m_.sent + 8 * slot, owner);
