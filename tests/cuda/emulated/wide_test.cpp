@@ -83,18 +83,20 @@ TEST_P(EmulatedWide, MatchesDouble) {
 TEST(EmulatedWideMemory, TheOutputProjectionFitsBesideAttention) {
   const TestHost host{0, 2};
   const LoadedPlugin plugin("w4a16_stream", host);
+  const LoadedPlugin alone("w4a16_stream", host, {{"blocks_per_sm", "1"}});
   std::mt19937_64 random(first_seed());
-  const auto shared_bytes = [&](abi::LinearRole role) {
+  const auto shared_bytes = [&](const LoadedPlugin& plugin_of, abi::LinearRole role) {
     ProductCase product;
     product.shape = {abi::WeightFormat::int4, 256, 4096, 128, true};
     product.rows = 8;
     product.role = role;
     product.rounding.segment = 0x1p-14;
-    expect_product(plugin, product, random);
+    expect_product(plugin_of, product, random);
     return emulated::last_launch().launch.shared_bytes;
   };
-  EXPECT_LE(shared_bytes(abi::LinearRole::o), 80U << 10);
-  EXPECT_GT(shared_bytes(abi::LinearRole::down), 80U << 10) << "the limit is o's, others have a longer ring";
+  EXPECT_LE(shared_bytes(plugin, abi::LinearRole::o), 80U << 10);
+  EXPECT_GT(shared_bytes(plugin, abi::LinearRole::down), 80U << 10) << "the limit is o's, others have a longer ring";
+  EXPECT_GT(shared_bytes(alone, abi::LinearRole::o), 80U << 10) << "a block that shares with none needs no limit";
 }
 
 std::string cut_name(const testing::TestParamInfo<Cut>& info) {

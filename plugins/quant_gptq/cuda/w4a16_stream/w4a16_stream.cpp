@@ -249,7 +249,8 @@ class W4A16Stream final : public sdk::LinearBase<StreamPlan> {
     // o then has its place, and most of its weights, before attention ends, and each multiprocessor has one. When they
     // find places only where attention has ended, some have two, and down, three launches later, waits for them: a step
     // of 8 sequences took 3.84 ms instead of 3.72.
-    if (plan.problem.role == abi::LinearRole::o) shared = wide_ring(args, kBesideAttention - kBlockReserve);
+    if (plan.problem.role == abi::LinearRole::o && blocks_per_sm_ > 1)
+      shared = wide_ring(args, kBesideAttention - kBlockReserve);
     if (shared == 0) shared = wide_ring(args, size.share - kBlockReserve);
     if (shared != 0) shared = std::max(shared, size.least);
     if (shared == 0) shared = wide_ring(args, plan.device.shared_per_block);
