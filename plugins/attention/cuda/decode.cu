@@ -9,11 +9,17 @@ template <int kDim, bool kInt8>
 using Shape = DecodeShape<kDim, kInt8, false>;
 template <int kDim, bool kInt8>
 using Preparing = DecodeShape<kDim, kInt8, true>;
+template <int kDim, bool kPrepares>
+using Few = DecodeShape<kDim, false, kPrepares, 0, kFewRows>;
 
 }  // namespace
 
-cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits) {
+cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits, DecodeLimits& few) {
   return for_head_dim(head_dim, [&]<int kDim>() {
+    if constexpr (serves_few_rows(kDim, 0, false)) {
+      const cudaError_t error = int8 ? cudaSuccess : prepare_shapes<Few<kDim, false>, Few<kDim, true>>(few);
+      if (error != cudaSuccess) return error;
+    }
     return int8 ? prepare_shapes<Shape<kDim, true>, Preparing<kDim, true>>(limits)
                 : prepare_shapes<Shape<kDim, false>, Preparing<kDim, false>>(limits);
   });
@@ -21,6 +27,9 @@ cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limit
 
 cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape) {
   return for_head_dim(shape.head_dim, [&]<int kDim>() {
+    if constexpr (serves_few_rows(kDim, 0, false)) {
+      if (shape.few) return launch_shapes<Few<kDim, false>, Few<kDim, true>>(params, shape);
+    }
     return shape.int8 ? launch_shapes<Shape<kDim, true>, Preparing<kDim, true>>(params, shape)
                       : launch_shapes<Shape<kDim, false>, Preparing<kDim, false>>(params, shape);
   });

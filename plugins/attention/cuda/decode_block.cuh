@@ -10,16 +10,16 @@
 namespace facet::attention::cuda {
 
 template <typename Shape>
-class DecodeBlock : private DecodeRing<Shape> {
+class DecodeBlock : protected DecodeRing<Shape> {
  public:
   // Everything that needs no earlier kernel's results. The block must pass a barrier before run().
   __device__ DecodeBlock(const FlashParams& params, unsigned char* shared) : DecodeRing<Shape>(params) {
     warp_ = static_cast<int>(threadIdx.x) / 32;
     lane_ = static_cast<int>(threadIdx.x) % 32;
-    team_ = warp_ / Shape::kTeamWarps;
+    team_ = warp_ / Shape::kTeamWarps % Shape::kTeams;
     member_ = warp_ % Shape::kTeamWarps;
     queries_ = shared_address(shared);
-    ring_ = queries_ + Shape::kQueryBytes + static_cast<std::uint32_t>(team_ * stages_ * Shape::kTeamBytes);
+    ring_ = queries_ + Shape::kQueryBytes + static_cast<std::uint32_t>(team_ * stages_ * (Shape::kStageBytes / Shape::kTeams));
     unsigned char* at = shared + Shape::kQueryBytes;
     sums_ = reinterpret_cast<float*>(at);
     at += ring_bytes();
@@ -37,6 +37,7 @@ class DecodeBlock : private DecodeRing<Shape> {
     inbox_shift_ = log2_of(params.cluster);
     queries_ready_ = shared_address(at);
     tiles_ready_ = queries_ready_ + 8 + static_cast<std::uint32_t>(team_ * kMaxStages * 8);
+    if constexpr (Shape::kFew) return;  // its barriers are others
     if (lane_ == 0 && member_ == 0) {
       for (int stage = 0; stage < stages_; ++stage) barrier_init(tiles_ready_ + stage * 8, Shape::kTeamWarps);
       if (warp_ == 0) barrier_init(queries_ready_, 1);
@@ -114,21 +115,17 @@ class DecodeBlock : private DecodeRing<Shape> {
 
   // Folds the teams and sends every block of the cluster its slice of the columns. All blocks have started.
   __device__ void publish() {
-    __syncthreads();  // the ring is done with
+    block_sync<Shape>();  // the ring is done with
     for (int half = 0; half < 2; ++half) {
-      float sum = sum_[half];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const int row = lane_ / 4 + half * 8;
+      const float sum = sum_of_row(sum_[half]);
+      const int row = row_of(half);
       if (row >= work_.rows) continue;
-      if (member_ == 0 && (lane_ & 3) == 0) stats_[team_ * Shape::kRows + row] = make_float2(largest_[half], sum);
-      float* to =
-          team_sums(team_) + row * Shape::kSumStride + member_ * Shape::kColumns + (lane_ & 3) * (Shape::kInt8 ? 4 : 2);
-      store_sums(half, to);
+      if (member_ == 0 && speaks_for_row()) stats_[team_ * Shape::kRows + row] = make_float2(largest_[half], sum);
+      store_sums(half, team_sums(team_) + row * Shape::kSumStride);
     }
-    __syncthreads();
+    block_sync<Shape>();
     for (int row = warp_; row < work_.rows; row += Shape::kWarps) weigh_teams(row);
-    __syncthreads();
+    block_sync<Shape>();
     constexpr int kQuads = Shape::kDim / 4;
 #pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x); i < work_.rows * kQuads; i += Shape::kThreads) {
@@ -167,10 +164,11 @@ class DecodeBlock : private DecodeRing<Shape> {
     return static_cast<int>(blockIdx.x) & (p_.cluster - 1);
   }
 
- private:
-  using Math = DecodeMath<Shape>;
-  using Math::add_codes, Math::add_values, Math::address, Math::mask, Math::multiply_codes, Math::multiply_keys,
-      Math::scale, Math::store_sums, Math::weigh;
+
+ protected:
+  using Math = DecodeProducts<Shape>;
+  using Math::add_values, Math::address, Math::mask, Math::multiply_keys, Math::row_of, Math::speaks_for_row,
+      Math::store_sums, Math::sum_of_row, Math::weigh;
   using Math::lane_, Math::member_, Math::query_position_, Math::out_, Math::largest_, Math::sum_;
   using Ring = DecodeRing<Shape>;
   using Ring::add_other_half, Ring::ask_scale, Ring::exchange_, Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load,
@@ -200,7 +198,7 @@ class DecodeBlock : private DecodeRing<Shape> {
     work_.low = min(seen_ + part * share, high);
     work_.high = min(high, work_.low + share);
     for (int half = 0; half < 2; ++half) {
-      const int row = lane_ / 4 + half * 8;
+      const int row = row_of(half);
       if (row < work_.rows) query_position_[half] = first + row_token(p_, row);
     }
     return true;
@@ -276,7 +274,7 @@ class DecodeBlock : private DecodeRing<Shape> {
   __device__ void step(int tile, int stage) {
     float score[2][4];
     if constexpr (Shape::kInt8) {
-      multiply_codes(queries_, keys(stage), score);
+      this->multiply_codes(queries_, keys(stage), score);
       if constexpr (Shape::kSharesDepth) add_other_half(score);
     } else {
       multiply_keys(queries_, keys(stage), score);
@@ -287,14 +285,14 @@ class DecodeBlock : private DecodeRing<Shape> {
     // that lanes do not part.
     if (Shape::kInt8 &&
         __all_sync(0xffffffffu, work_.rows <= p_.group && first + Shape::kKeys <= work_.high ? 1 : 0) != 0) {
-      scale(p_, scales, score);
+      this->scale(p_, scales, score);
     } else {
       mask(p_, work_.high, first, scales, score);
     }
     std::uint32_t weights[4];
     weigh(scales + Shape::kKeys, score, weights);
     if constexpr (Shape::kInt8) {
-      add_codes(keys(stage) + Shape::kValueOffset, weights);
+      this->add_codes(keys(stage) + Shape::kValueOffset, weights);
     } else {
       add_values(keys(stage) + Shape::kValueOffset, weights);
     }

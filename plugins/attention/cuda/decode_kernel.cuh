@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "attention/cuda/decode_block.cuh"
+#include "attention/cuda/decode_few_block.cuh"
 #include "attention/cuda/launch.cuh"
 
 namespace facet::attention::cuda {
@@ -131,14 +131,14 @@ class SliceFold {
   __device__ void fold_clusters() {
     bool& last = block_flag();
     __threadfence();
-    __syncthreads();
+    block_sync<Shape>();
     if (threadIdx.x == 0) {
       const int pair = work_.sequence * static_cast<int>(gridDim.y) + work_.head;
       std::uint32_t* counter = p_.counters + pair * kMaxCluster + rank_;
       last = atomicAdd(counter, 1u) == static_cast<std::uint32_t>(clusters_ - 1);
       if (last) *counter = 0;
     }
-    __syncthreads();
+    block_sync<Shape>();
     if (!last) return;
     __threadfence();
     for (int i = static_cast<int>(threadIdx.x); i < work_.rows * quads_; i += Shape::kThreads) {
@@ -173,12 +173,21 @@ class SliceFold {
 template <typename Shape>
 __device__ __forceinline__ void decode(const FlashParams& params) {
   // Parameters are cold in constant memory at every launch; all are fetched at once while the predecessor runs.
-  for (unsigned i = threadIdx.x; i < sizeof params / 4; i += Shape::kThreads) {
+  for (unsigned i = threadIdx.x; i < sizeof params / 4; i += Shape::kBlockThreads) {
     fetch(reinterpret_cast<const std::uint32_t*>(&params)[i]);
   }
   cluster_arrive_aligned();
-  DecodeBlock<Shape> block(params, block_memory);
+  std::conditional_t<Shape::kFew, DecodeFewBlock<Shape>, DecodeBlock<Shape>> block(params, block_memory);
   __syncthreads();
+  if constexpr (Shape::kFew) {
+    if (block.fetches()) {
+      fewer_registers<kFewFetchRegisters>();
+      block.fetch();
+      cluster_wait_aligned();
+      return;
+    }
+    more_registers<kFewMultiplyRegisters>();
+  }
   if (!block.run()) return;
   cluster_wait_aligned();  // all have started: their shared memory may be written
   if (block.work().low < block.work().high) block.publish();
@@ -200,10 +209,17 @@ __global__ void __maxnreg__(kRegistersBeside) decode_beside_kernel(const __grid_
   decode<Shape>(params);
 }
 
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kBlockThreads, 2) decode_few_kernel(const __grid_constant__ FlashParams params) {
+  decode<Shape>(params);
+}
+
 // Longer rings fill the processor; sizes below 256 take fewer registers anyway.
 template <typename Shape>
 auto kernel_for(int stages) {
-  if constexpr (Shape::kDim < 256) {
+  if constexpr (Shape::kFew) {
+    return decode_few_kernel<Shape>;
+  } else if constexpr (Shape::kDim < 256) {
     return decode_kernel<Shape>;
   } else if constexpr (Shape::kInt8) {
     return decode_beside_kernel<Shape>;
@@ -224,7 +240,7 @@ cudaError_t allow(int stages) {
 // Blocks of both kernels, with and without preparation, that the device holds at once.
 template <typename Shape, typename Preparing>
 cudaError_t prepare_shapes(DecodeLimits& limits) {
-  limits.stage_keys = Shape::kKeys * Shape::kTeams;
+  limits.stage_keys = Shape::kStageKeys;
   cudaError_t error = cudaSuccess;
   for (int stages = 1; error == cudaSuccess && stages <= kMostStages<Shape>; ++stages) {
     error = allow<Shape>(stages);
@@ -237,7 +253,7 @@ cudaError_t prepare_shapes(DecodeLimits& limits) {
       cudaLaunchAttribute attribute = cluster_attribute(1 << size);
       cudaLaunchConfig_t config{};
       config.gridDim = dim3(kMaxCluster);
-      config.blockDim = dim3(Shape::kThreads);
+      config.blockDim = dim3(Shape::kBlockThreads);
       config.dynamicSmemBytes = static_cast<std::size_t>(Shape::shared_bytes(stages, size > 0));
       config.attrs = &attribute;
       config.numAttrs = 1;
@@ -256,7 +272,7 @@ template <typename Shape>
 cudaError_t launch_shape(const FlashParams& params, const LaunchShape& shape) {
   LaunchShape by_head = shape;
   by_head.kv_heads <<= params.head_shift;
-  return launch_grid(kernel_for<Shape>(params.stages), params, by_head, params.splits, params.cluster, Shape::kThreads,
+  return launch_grid(kernel_for<Shape>(params.stages), params, by_head, params.splits, params.cluster, Shape::kBlockThreads,
                      Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows));
 }
 

@@ -16,6 +16,18 @@ class DecodeMath {
   }
 
  protected:
+  // The two rows of this lane; neighbours share them.
+  __device__ int row_of(int half) const {
+    return lane_ / 4 + half * 8;
+  }
+  __device__ bool speaks_for_row() const {
+    return (lane_ & 3) == 0;
+  }
+  __device__ static float sum_of_row(float part) {
+    part += __shfl_xor_sync(0xffffffffu, part, 1);
+    return part + __shfl_xor_sync(0xffffffffu, part, 2);
+  }
+
   // S = Q K^T, two chains of sums for each 8 keys: an mma waits for the one before it in its chain.
   __device__ void multiply_keys(std::uint32_t queries, std::uint32_t keys, float (&score)[2][4]) const {
     constexpr int kBatch = 2;  // of 16 deep
@@ -197,7 +209,8 @@ class DecodeMath {
   }
 
   // This warp's columns of a row of sums, of which this lane has 2 in 8 or, of codes, 4 in 16.
-  __device__ void store_sums(int half, float* to) const {
+  __device__ void store_sums(int half, float* row) const {
+    float* to = row + member_ * Shape::kColumns + (lane_ & 3) * (Shape::kInt8 ? 4 : 2);
 #pragma unroll
     for (int c = 0; c < Shape::kColumnTiles; c += Shape::kInt8 ? 2 : 1) {
       const float a = out_[c][half * 2], b = out_[c][half * 2 + 1];

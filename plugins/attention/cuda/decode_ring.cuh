@@ -3,12 +3,16 @@
 
 #include <type_traits>
 
+#include "attention/cuda/decode_few.cuh"
 #include "attention/cuda/decode_math.cuh"
 
 namespace facet::attention::cuda {
 
 template <typename Shape>
-class DecodeRing : protected DecodeMath<Shape> {
+using DecodeProducts = std::conditional_t<Shape::kFew, DecodeFew<Shape>, DecodeMath<Shape>>;
+
+template <typename Shape>
+class DecodeRing : protected DecodeProducts<Shape> {
  protected:
   __device__ explicit DecodeRing(const FlashParams& params) : p_(params), stages_(params.stages), divide_(params.kv) {}
 
@@ -186,7 +190,7 @@ class DecodeRing : protected DecodeMath<Shape> {
   int seen_ = 0;   // first position that a query sees
   int made_ = -1;  // position whose row is made in the ring instead of loaded
 
-  using DecodeMath<Shape>::address, DecodeMath<Shape>::lane_, DecodeMath<Shape>::member_;
+  using DecodeProducts<Shape>::address, DecodeProducts<Shape>::lane_, DecodeProducts<Shape>::member_;
 };
 
 }  // namespace facet::attention::cuda

@@ -6,8 +6,9 @@
 namespace facet::attention::cuda {
 
 // kPreparesT: the block makes its queries and, with the newest key, its row. kKeyChannelsT: 0, or those of a key in the
-// shared form of the cache, where one row of a tile holds a value and behind it the key.
-template <int kDimT, bool kInt8T, bool kPreparesT, int kKeyChannelsT = 0>
+// shared form of the cache, where one row of a tile holds a value and behind it the key. kRowsT: packed queries at most;
+// with kFewRows the block is that of decode_few.cuh.
+template <int kDimT, bool kInt8T, bool kPreparesT, int kKeyChannelsT = 0, int kRowsT = kDecodeRows>
 struct DecodeShape {
   static constexpr int kDim = kDimT;
   static constexpr bool kInt8 = kInt8T;
@@ -16,10 +17,14 @@ struct DecodeShape {
   static constexpr bool kShared = kKeyChannels > 0;
   // A step of 16 channels meets either keys or values.
   static_assert(!kShared || (!kInt8 && kKeyChannels % 32 == 0 && kDim % 32 == 0 && kKeyChannels < kDim));
-  static constexpr int kRows = kDecodeRows;
+  static constexpr int kRows = kRowsT;
+  static constexpr bool kFew = kRows == kFewRows;
+  static_assert(kFew ? serves_few_rows(kDim, kKeyChannels, kInt8) : kRows == kDecodeRows);
   static constexpr int kKeys = 16;  // of a tile
   static constexpr int kWarps = kInt8 && kDim > 256 ? 8 : 4;
   static constexpr int kThreads = kWarps * 32;
+  // Few rows: as many warps more fetch tiles.
+  static constexpr int kBlockThreads = kFew ? 2 * kThreads : kThreads;
   // 256 columns of 16 rows are 128 registers; more columns are shared out.
   static constexpr int kTeamWarps = kDim > 256 ? kDim / 256 : 1;
   static constexpr int kTeams = kWarps / kTeamWarps;
@@ -41,7 +46,9 @@ struct DecodeShape {
   static constexpr bool kWholeRows = !kInt8 && kRowBytes >= 1024;
   static constexpr int kTeamBytes = (kShared ? 1 : 2) * kTileBytes;  // keys and values of a team's stage
   static constexpr int kValueOffset = kShared ? 0 : kTileBytes;      // of values from there
-  static constexpr int kStageBytes = kTeamBytes * kTeams;
+  // Few rows: a stage is a place for keys or for values, not for both.
+  static constexpr int kStageBytes = (kFew ? kTileBytes : kTeamBytes) * kTeams;
+  static constexpr int kStageKeys = kKeys * kTeams / (kFew ? 2 : 1);
   // Bytes from there to what meets channels [16 step, 16 step + 16) of the first query.
   __device__ static constexpr int key_offset(int step) {
     const int channel = step * 16, half = channel < kDim / 2 ? 0 : 1, in_half = channel - half * (kDim / 2);
@@ -58,7 +65,7 @@ struct DecodeShape {
   static constexpr int kSumBytes = kTeams * kRows * kSumStride * 4;
   // Largest scores and sums of weights of the teams.
   static constexpr int kStatBytes = kTeams * kRows * 8;
-  static constexpr int kBarrierBytes = (1 + kTeams * kMaxStages) * 8;
+  static constexpr int kBarrierBytes = (kFew ? 2 + 2 * kTeams * kMaxStages : 1 + kTeams * kMaxStages) * 8;
   // What the blocks of a cluster send each other: a slice of the sums, and the scores and sums of weights of every row.
   static constexpr int kInboxStatBytes = kMaxCluster * kRows * 8;
   static constexpr int kInboxRowBytes = kDim * 4;
@@ -69,10 +76,10 @@ struct DecodeShape {
     return kQueryBytes + ring_bytes(stages) + stages * kScaleBytes + kExchangeBytes + kStatBytes + kBarrierBytes +
            kInboxStatBytes + (clustered ? rows * kInboxRowBytes : 0);
   }
-  // Int8: two blocks a processor where they fit, so that one widens while the other waits: two stages each, together as
-  // many bytes as four of one block. Else room beside the block, so that the product that follows finds its place
-  // before attention ends: with two stages of 256 columns as fast as with three. Blocks of 512 columns leave no room.
-  static constexpr int kMostBytes = (kDim > 256 ? 226 : kInt8 ? 113 : 160) * 1024;
+  // Int8 and few rows: two blocks a processor where they fit, so that one computes while the other waits. Else room
+  // beside the block, so that the product that follows finds its place before attention ends: with two stages of 256
+  // columns as fast as with three. Blocks of 512 columns leave no room.
+  static constexpr int kMostBytes = (kDim > 256 ? 226 : kInt8 || kFew ? 113 : 160) * 1024;
   static constexpr int most_stages(bool clustered) {
     int stages = kMaxStages;
     while (shared_bytes(stages, clustered) > kMostBytes) --stages;
@@ -86,6 +93,16 @@ static_assert(DecodeShape<256, false, false>::shared_bytes(DecodeShape<256, fals
 
 template <typename Shape>
 inline constexpr int kMostStages = Shape::most_stages(false);
+
+// A barrier of the warps that multiply.
+template <typename Shape>
+__device__ __forceinline__ void block_sync() {
+  if constexpr (Shape::kBlockThreads == Shape::kThreads) {
+    __syncthreads();
+  } else {
+    named_sync(1, Shape::kThreads);
+  }
+}
 
 __device__ __forceinline__ int log2_of(std::int32_t power) {
   return __ffs(power) - 1;

@@ -55,6 +55,13 @@ __device__ __forceinline__ void load_two_matrices_transposed(std::uint32_t& a, s
                : "memory");
 }
 
+// The 8 by 8 values of 16 bits that a warp holds, two side by side of row lane / 4 a lane, with rows for columns.
+__device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t from) {
+  std::uint32_t to;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(from));
+  return to;
+}
+
 // sum[16, 8] += a[16, 16] b[16, 8]
 __device__ __forceinline__ void multiply_add(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                              std::uint32_t b1) {

@@ -69,6 +69,7 @@ struct CudaPlan {
   std::uint64_t workspace_bytes = 0;
   std::int32_t box_rows = 0;  // 0: prefill with mma.sync
   DecodeLimits limits{};
+  DecodeLimits few_limits{};
   std::int64_t processors = 0;
   std::int64_t most_parts = 0;  // that the workspace holds
   Counters counters;
@@ -203,7 +204,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     sizes.workspace_bytes = plan->workspace_bytes;
     if ((problem.fusions & abi::kFusePreparation) != 0) sizes.prepared_sequences = kPreparedSequences;
     if (!here) return plan;
-    require_cuda(shared ? prepare_decode_shared(head_dim, plan->limits) : prepare_decode(head_dim, int8, plan->limits),
+    require_cuda(shared ? prepare_decode_shared(head_dim, plan->limits) : prepare_decode(head_dim, int8, plan->limits, plan->few_limits),
                  "preparing the decode kernel");
     int device = 0;
     int processors = 0;
@@ -227,7 +228,8 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     if (batch.token_count == 0 || batch.sequence_count == 0) return;
     const LaunchShape shape{static_cast<std::int32_t>(problem.head_dim), problem.key_channels > 0,
                             static_cast<std::int32_t>(problem.kv_heads), batch.sequence_count,
-                            problem.layout.element == DType::i8,         static_cast<cudaStream_t>(args.stream.handle)};
+                            problem.layout.element == DType::i8,         few_rows(plan, batch),
+                            static_cast<cudaStream_t>(args.stream.handle)};
     // One sequence that prefills needs no decode kernel; in a mixture each kernel leaves the other's sequences alone.
     const bool only_decode = batch.max_new_tokens * plan.group <= kDecodeRows;
     FlashParams params = flash_params(plan, args, only_decode);
@@ -248,6 +250,11 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
   }
 
  private:
+  static bool few_rows(const CudaPlan& plan, const abi::BatchView& batch) {
+    const abi::AttentionProblem& problem = plan.problem;
+    return batch.max_new_tokens * plan.group <= kFewRows &&
+           serves_few_rows(problem.head_dim, problem.key_channels, problem.layout.element == DType::i8);
+  }
   // Chosen anew when the step's bounds change; rows count in steps, so that a growing sequence asks seldom.
   Splits splits_of(const CudaPlan& plan, const abi::BatchView& batch) const {
     constexpr std::int64_t kRowStep = 128;
@@ -270,7 +277,7 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
     request.split_keys = split_keys_;
     request.cluster_blocks = cluster_blocks_;
     plan.split_key = key;
-    plan.splits = choose_splits(request, plan.limits);
+    plan.splits = choose_splits(request, few_rows(plan, batch) ? plan.few_limits : plan.limits);
     return plan.splits;
   }
 

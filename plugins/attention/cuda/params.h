@@ -64,6 +64,7 @@ struct FlashParams {
 };
 
 inline constexpr std::int32_t kDecodeRows = 16;  // rows of an mma tile: what the decode kernel packs
+inline constexpr std::int32_t kFewRows = 8;      // columns of one: what its kernel for few rows packs
 inline constexpr std::int32_t kPrefillRows = 64;
 inline constexpr std::int32_t kMaxStages = 4;
 inline constexpr std::int32_t kMaxCluster = 16;   // more than 8 blocks are allowed on request
@@ -84,6 +85,7 @@ struct LaunchShape {
   std::int32_t kv_heads;
   std::int32_t sequences;
   bool int8;
+  bool few;  // decode: no sequence has more than kFewRows packed rows, and serves_few_rows()
   cudaStream_t stream;
 };
 
@@ -98,8 +100,14 @@ constexpr bool serves_shared(std::int64_t head_dim, std::int64_t key_channels) {
   return (head_dim == 128 || head_dim == 512) && key_channels * 4 == head_dim;
 }
 
+// Head sizes for which there is a kernel for few rows: whole keys in bf16.
+constexpr bool serves_few_rows(std::int64_t head_dim, std::int64_t key_channels, bool int8) {
+  return head_dim == 256 && key_channels == 0 && !int8;
+}
+
 // prepare_*: sets the attributes of the kernels for this head size and element; before any launch.
-cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits);
+// few: those of the kernel for few rows, where it serves.
+cudaError_t prepare_decode(std::int32_t head_dim, bool int8, DecodeLimits& limits, DecodeLimits& few);
 cudaError_t prepare_decode_shared(std::int32_t head_dim, DecodeLimits& limits);
 cudaError_t prepare_prefill(std::int32_t head_dim, bool shared, bool int8);
 cudaError_t launch_decode(const FlashParams& params, const LaunchShape& shape);

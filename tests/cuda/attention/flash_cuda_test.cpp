@@ -112,6 +112,29 @@ TEST_F(FlashCuda, DecodeOfCodes) {
   }
 }
 
+// At most 8 packed rows of 256 channels: shares of more tiles than places, of few keys and of none, blocks alone, in
+// clusters and in several of them, tokens of which a query does not see all, the edges of tiles, windows and pages.
+TEST_F(FlashCuda, FewRows) {
+  for (const auto& [split_keys, cluster_blocks] : {std::pair{4096, 1}, {16, 1}, {32, 4}, {64, 16}}) {
+    for (const KvAddressing addressing : kAddressings) {
+      for (const std::int64_t group : {1, 2, 3, 4, 7, 8}) {
+        const CudaShape shape{2 * group, 2, 256, group % 2 == 0 ? 150 : 0};
+        const CudaStorage storage{addressing, kOrders[group % 2], DType::bf16, group == 3 ? 1u : 24u, 2};
+        const std::int64_t tokens = 8 / group;
+        for (const std::vector<Piece>& pieces :
+             {std::vector<Piece>{{0, 1}, {15, 1}, {16, 1}, {33, 1}, {0, 0}, {190, 1}, {416, 1}},
+              {{0, tokens}, {63, tokens}, {90, 1}, {301, tokens}}, {{1100, 1}}}) {
+          if (!drawn(work_of(shape, pieces))) continue;
+          const AttentionPlugin plugin("attention_flash_cuda", host(),
+                                       {{"split_keys", split_keys}, {"cluster_blocks", cluster_blocks}});
+          CudaWorld world(shape, storage, pieces, base_seed() + static_cast<std::uint64_t>(group));
+          check(plugin, world, "few rows");
+        }
+      }
+    }
+  }
+}
+
 // Keys of which only the channels that turn lie beside the values: every layout, decode and both prefill kernels,
 // groups of any size, contexts around tile, split and page edges.
 TEST_F(FlashCuda, SharedForm) {

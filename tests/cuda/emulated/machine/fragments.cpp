@@ -93,6 +93,22 @@ void load_matrix(Cluster& cluster, const std::array<void*, kLanes>& lanes, int i
   }
 }
 
+struct Transposition {
+  std::uint32_t from, to;
+};
+
+// Lane i has columns 2 (i % 4) on of row i / 4, before and after.
+void transpose(const std::array<void*, kLanes>& lanes) {
+  const auto lane = [&](int i) { return static_cast<Transposition*>(lanes[static_cast<std::size_t>(i)]); };
+  const auto value = [&](int row, int column) {
+    return lane(row * 4 + column / 2)->from >> (16 * (column % 2)) & 0xffffu;
+  };
+  for (int i = 0; i < kLanes; ++i) {
+    const int row = i / 4, column = i % 4 * 2;
+    lane(i)->to = value(column, row) | value(column + 1, row) << 16;
+  }
+}
+
 }  // namespace
 
 void mma_u8s8(int* d, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const int* c) {
@@ -112,6 +128,12 @@ void load_matrices(std::uint32_t* to, int count, std::uint32_t from, bool transp
        [&](const std::array<void*, kLanes>& lanes) {
          for (int i = 0; i < count; ++i) load_matrix(cluster, lanes, i, transposed);
        });
+}
+
+std::uint32_t transpose_matrix(std::uint32_t from) {
+  Transposition own{from, 0};
+  meet(~0u, "movmatrix", 0, &own, transpose);
+  return own.to;
 }
 
 }  // namespace facet::emulated

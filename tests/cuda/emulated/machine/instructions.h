@@ -54,6 +54,8 @@ void mma_u8s8(int* d, const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], 
 void mma_bf16(float* d, const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
 // `count` matrices of 8x8 values of 2 bytes; lane 8 i + j brings the address of row j of matrix i.
 void load_matrices(std::uint32_t* to, int count, std::uint32_t from, bool transposed);
+// 8x8 values of 2 bytes, lane i has two of row i / 4.
+std::uint32_t transpose_matrix(std::uint32_t from);
 
 // Products of a warpgroup: 64 rows by `columns`. The right operand is in shared memory, by lines of one column's
 // inputs, or (bf16) of 64 columns of one input.

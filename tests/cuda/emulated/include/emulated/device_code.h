@@ -130,6 +130,9 @@ void __stcg(T* place, T value) {
   *place = value;
 }
 
+inline int __popc(unsigned bits) {
+  return __builtin_popcount(bits);
+}
 inline int __ffs(int bits) {
   return __builtin_ffs(bits);
 }

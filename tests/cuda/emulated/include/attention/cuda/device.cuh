@@ -46,6 +46,10 @@ inline void load_two_matrices_transposed(std::uint32_t& a, std::uint32_t& b, std
   b = to[1];
 }
 
+inline std::uint32_t transpose_matrix(std::uint32_t from) {
+  return emulated::transpose_matrix(from);
+}
+
 inline void multiply_add(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   emulated::mma_bf16(sum, a, b0, b1);
 }
