@@ -17,13 +17,13 @@ using testing::HasSubstr;
 // Keeps what it was called with.
 class Recorder final : public sdk::AttentionBase<int> {
  public:
-  explicit Recorder(std::uint32_t fusions, std::uint32_t prepared_sequences = 2)
-      : fusions_(fusions), prepared_sequences_(prepared_sequences) {}
+  explicit Recorder(std::uint32_t fusions, std::uint64_t prepared_counts = 0b10)
+      : fusions_(fusions), prepared_counts_(prepared_counts) {}
   std::uint32_t fusions() const override { return fusions_; }
   void check(const abi::AttentionProblem&, sdk::Reasons&) const override {}
   std::vector<abi::KvLayout> offer(const abi::AttentionProblem&) const override { return {}; }
   std::unique_ptr<int> make_plan(const abi::AttentionProblem&, abi::AttentionPlan& plan) override {
-    plan.prepared_sequences = prepared_sequences_;
+    plan.prepared_counts = prepared_counts_;
     return std::make_unique<int>(0);
   }
   void launch(const int&, const abi::AttentionArgs& seen) override {
@@ -35,7 +35,8 @@ class Recorder final : public sdk::AttentionBase<int> {
   abi::AttentionPreparation preparation{};
 
  private:
-  std::uint32_t fusions_, prepared_sequences_;
+  std::uint32_t fusions_;
+  std::uint64_t prepared_counts_;
 };
 
 void destroy_nothing(void* /*instance*/) {}
@@ -155,8 +156,8 @@ TEST_F(AttentionModuleTest, OtherStepsComePrepared) {
   EXPECT_EQ(recorder.args.queries, queries_.data());
 }
 
-TEST_F(AttentionModuleTest, StepsOfMoreSequencesThanThePlanPreparesComePrepared) {
-  Recorder recorder(abi::kFusePreparation, 1);
+TEST_F(AttentionModuleTest, StepsOfANumberOfSequencesThatThePlanDoesNotNameComePrepared) {
+  Recorder recorder(abi::kFusePreparation, ~std::uint64_t{0b10});
   run(recorder, abi::kFusePreparation, 1);
   EXPECT_TRUE(prepared_by_backend());
   EXPECT_EQ(recorder.args.preparation, nullptr);

@@ -22,7 +22,8 @@ AttentionModule::AttentionModule(KvGroupSpec group, const abi::AttentionProblem&
 void AttentionModule::run(Backend& backend, std::int32_t layer, const abi::BatchView& batch,
                           const AttentionInput& input, void* output, abi::Memory workspace) {
   const bool fused = (problem_.fusions & abi::kFusePreparation) != 0 && batch.max_new_tokens == 1 &&
-                     batch.sequence_count <= static_cast<std::int64_t>(plan_.prepared_sequences);
+                     batch.sequence_count >= 1 && batch.sequence_count <= 64 &&
+                     (plan_.prepared_counts >> (batch.sequence_count - 1) & 1) != 0;
   abi::AttentionPreparation preparation{};
   if (fused) {
     preparation.size = sizeof preparation;

@@ -19,7 +19,8 @@ class DecodeBlock : protected DecodeRing<Shape> {
     team_ = warp_ / Shape::kTeamWarps % Shape::kTeams;
     member_ = warp_ % Shape::kTeamWarps;
     queries_ = shared_address(shared);
-    ring_ = queries_ + Shape::kQueryBytes + static_cast<std::uint32_t>(team_ * stages_ * (Shape::kStageBytes / Shape::kTeams));
+    ring_ = queries_ + Shape::kQueryBytes +
+            static_cast<std::uint32_t>(team_ * stages_ * (Shape::kStageBytes / Shape::kTeams));
     unsigned char* at = shared + Shape::kQueryBytes;
     sums_ = reinterpret_cast<float*>(at);
     at += ring_bytes();
@@ -163,7 +164,6 @@ class DecodeBlock : protected DecodeRing<Shape> {
   __device__ int rank() const {
     return static_cast<int>(blockIdx.x) & (p_.cluster - 1);
   }
-
 
  protected:
   using Math = DecodeProducts<Shape>;

@@ -1,6 +1,6 @@
-// What a warp of the decode kernel computes with a tile of 16 keys when there are at most 8 packed queries: the products
-// are turned around. Keys, then columns of V, are the 16 rows of an mma, and queries its 8 columns, so that products and
-// sums are half as many as with 16 rows of queries, most of them empty, and the queries stay in registers.
+// What a warp of the decode kernel computes with a tile of 16 keys when there are at most 8 packed queries: the
+// products are turned around. Keys, then columns of V, are the 16 rows of an mma, and queries its 8 columns, so that
+// products and sums are half as many as with 16 rows of queries, most of them empty, and the queries stay in registers.
 #pragma once
 
 #include "attention/cuda/decode_shape.cuh"
@@ -16,12 +16,8 @@ class DecodeFew {
 
  protected:
   // The two rows of this lane; eight lanes, four apart, share them.
-  __device__ int row_of(int half) const {
-    return (lane_ & 3) * 2 + half;
-  }
-  __device__ bool speaks_for_row() const {
-    return lane_ < 4;
-  }
+  __device__ int row_of(int half) const { return (lane_ & 3) * 2 + half; }
+  __device__ bool speaks_for_row() const { return lane_ < 4; }
   __device__ static float sum_of_row(float part) {
     part += __shfl_xor_sync(0xffffffffu, part, 4);
     part += __shfl_xor_sync(0xffffffffu, part, 8);
@@ -30,8 +26,7 @@ class DecodeFew {
 
   // The queries as right operands, once. What memory held past the last row is a column of its own.
   __device__ void take_queries(std::uint32_t queries) {
-    const std::uint32_t from =
-        queries + static_cast<std::uint32_t>(lane_ % 8 * Shape::kQueryPitch + lane_ / 8 * 16);
+    const std::uint32_t from = queries + static_cast<std::uint32_t>(lane_ % 8 * Shape::kQueryPitch + lane_ / 8 * 16);
 #pragma unroll
     for (int pair = 0; pair < Shape::kDim / 32; ++pair)
       load_matrices(query_[pair], from + static_cast<std::uint32_t>(pair * 64));
@@ -118,8 +113,7 @@ class DecodeFew {
     for (int batch = 0; batch < kBatches; ++batch) {
       if (batch + 1 < kBatches) read(batch + 1);
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i)
-        multiply_add(out_[batch * kBatch + i], a[batch % 2][i], weights[0], weights[1]);
+      for (int i = 0; i < kBatch; ++i) multiply_add(out_[batch * kBatch + i], a[batch % 2][i], weights[0], weights[1]);
     }
   }
 

@@ -1,6 +1,7 @@
-// A block of the decode kernel for few rows (decode_few.cuh). Each team is a warp that multiplies and one that fetches its
-// tiles. To ask for the rows of a tile takes a warp longer than its products, whether a copy is of a row or of 16 bytes,
-// so who multiplies does not ask. Keys and values have places of their own, which are free as soon as they are read.
+// A block of the decode kernel for few rows (decode_few.cuh). Each team is a warp that multiplies and one that fetches
+// its tiles. To ask for the rows of a tile takes a warp longer than its products, whether a copy is of a row or of 16
+// bytes, so who multiplies does not ask. Keys and values have places of their own, which are free as soon as they are
+// read.
 #pragma once
 
 #include "attention/cuda/decode_block.cuh"
@@ -31,9 +32,7 @@ class DecodeFewBlock : public DecodeBlock<Shape> {
     barrier_init_fence();
   }
 
-  __device__ bool fetches() const {
-    return warp_ >= Shape::kWarps;
-  }
+  __device__ bool fetches() const { return warp_ >= Shape::kWarps; }
 
   // The warps that multiply. False when no block of this cluster has any key.
   __device__ bool run() {
@@ -82,8 +81,8 @@ class DecodeFewBlock : public DecodeBlock<Shape> {
  private:
   using Block = DecodeBlock<Shape>;
   using Block::find_work, Block::load_queries, Block::p_, Block::work_, Block::stages_, Block::ring_, Block::team_,
-      Block::lane_, Block::warp_, Block::made_, Block::queries_, Block::queries_ready_, Block::tiles_ready_, Block::is_old,
-      Block::place_of, Block::address, Block::kMadeHere;
+      Block::lane_, Block::warp_, Block::made_, Block::queries_, Block::queries_ready_, Block::tiles_ready_,
+      Block::is_old, Block::place_of, Block::address, Block::kMadeHere;
 
   // A place of the ring and how often it came round.
   struct Place {
@@ -147,7 +146,8 @@ class DecodeFewBlock : public DecodeBlock<Shape> {
       const int tile = tiles - 1;
       row.place = find_row(p_.kv, work_.sequence, work_.kv_head, work_.only_block, work_.first_position,
                            work_.first_position, work_.high);
-      const int places_on = (tile % Shape::kTeams - team_) * stages_ + tile / Shape::kTeams * 2;  // from this team's first
+      const int places_on =
+          (tile % Shape::kTeams - team_) * stages_ + tile / Shape::kTeams * 2;  // from this team's first
       row.tile = tile_of(places_on);
       row.in_tile = work_.high - 1 - work_.low - tile * Shape::kKeys;
       row.in_ring = made_ >= 0;

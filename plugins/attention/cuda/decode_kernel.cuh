@@ -210,7 +210,8 @@ __global__ void __maxnreg__(kRegistersBeside) decode_beside_kernel(const __grid_
 }
 
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kBlockThreads, 2) decode_few_kernel(const __grid_constant__ FlashParams params) {
+__global__ void __launch_bounds__(Shape::kBlockThreads, 2)
+    decode_few_kernel(const __grid_constant__ FlashParams params) {
   decode<Shape>(params);
 }
 
@@ -272,8 +273,8 @@ template <typename Shape>
 cudaError_t launch_shape(const FlashParams& params, const LaunchShape& shape) {
   LaunchShape by_head = shape;
   by_head.kv_heads <<= params.head_shift;
-  return launch_grid(kernel_for<Shape>(params.stages), params, by_head, params.splits, params.cluster, Shape::kBlockThreads,
-                     Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows));
+  return launch_grid(kernel_for<Shape>(params.stages), params, by_head, params.splits, params.cluster,
+                     Shape::kBlockThreads, Shape::shared_bytes(params.stages, params.cluster > 1, params.inbox_rows));
 }
 
 template <typename Shape, typename Preparing>

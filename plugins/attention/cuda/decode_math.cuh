@@ -17,12 +17,8 @@ class DecodeMath {
 
  protected:
   // The two rows of this lane; neighbours share them.
-  __device__ int row_of(int half) const {
-    return lane_ / 4 + half * 8;
-  }
-  __device__ bool speaks_for_row() const {
-    return (lane_ & 3) == 0;
-  }
+  __device__ int row_of(int half) const { return lane_ / 4 + half * 8; }
+  __device__ bool speaks_for_row() const { return (lane_ & 3) == 0; }
   __device__ static float sum_of_row(float part) {
     part += __shfl_xor_sync(0xffffffffu, part, 1);
     return part + __shfl_xor_sync(0xffffffffu, part, 2);

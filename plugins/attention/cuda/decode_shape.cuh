@@ -6,8 +6,8 @@
 namespace facet::attention::cuda {
 
 // kPreparesT: the block makes its queries and, with the newest key, its row. kKeyChannelsT: 0, or those of a key in the
-// shared form of the cache, where one row of a tile holds a value and behind it the key. kRowsT: packed queries at most;
-// with kFewRows the block is that of decode_few.cuh.
+// shared form of the cache, where one row of a tile holds a value and behind it the key. kRowsT: packed queries at
+// most; with kFewRows the block is that of decode_few.cuh.
 template <int kDimT, bool kInt8T, bool kPreparesT, int kKeyChannelsT = 0, int kRowsT = kDecodeRows>
 struct DecodeShape {
   static constexpr int kDim = kDimT;

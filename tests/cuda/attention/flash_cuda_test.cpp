@@ -123,7 +123,8 @@ TEST_F(FlashCuda, FewRows) {
         const std::int64_t tokens = 8 / group;
         for (const std::vector<Piece>& pieces :
              {std::vector<Piece>{{0, 1}, {15, 1}, {16, 1}, {33, 1}, {0, 0}, {190, 1}, {416, 1}},
-              {{0, tokens}, {63, tokens}, {90, 1}, {301, tokens}}, {{1100, 1}}}) {
+              {{0, tokens}, {63, tokens}, {90, 1}, {301, tokens}},
+              {{1100, 1}}}) {
           if (!drawn(work_of(shape, pieces))) continue;
           const AttentionPlugin plugin("attention_flash_cuda", host(),
                                        {{"split_keys", split_keys}, {"cluster_blocks", cluster_blocks}});

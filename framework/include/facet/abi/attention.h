@@ -6,15 +6,14 @@
 
 namespace facet::abi {
 
-inline constexpr std::uint32_t kAttentionInterfaceVersion = 2;
+inline constexpr std::uint32_t kAttentionInterfaceVersion = 3;
 
 // Work before the attention that a kernel may take into the same launch. A problem asks for a set of them, and a kernel
 // takes all of them or refuses the problem; the host then does them in launches of its own.
 enum AttentionFusion : std::uint32_t {
-  // Steps of at most one new token a sequence (max_new_tokens is 1) and of at most AttentionPlan::prepared_sequences
-  // may
-  // come with AttentionArgs::preparation: the kernel makes their queries and writes their KV rows. Other steps of the
-  // same plan come prepared.
+  // Steps of at most one new token a sequence (max_new_tokens is 1), of so many sequences as
+  // AttentionPlan::prepared_counts names, may come with AttentionArgs::preparation: the kernel makes their queries and
+  // writes their KV rows. Other steps of the same plan come prepared.
   kFusePreparation = 1u << 0,
 };
 
@@ -40,10 +39,11 @@ struct AttentionProblem {
 
 struct AttentionPlan {
   std::uint32_t size;
-  std::uint32_t
-      prepared_sequences;  // with kFusePreparation: steps of at most so many sequences come with a preparation
+  std::uint32_t reserved;
   void* handle;
   std::uint64_t workspace_bytes;
+  std::uint64_t
+      prepared_counts;  // with kFusePreparation: bit n - 1 for steps of n sequences to come with a preparation
 };
 
 // What queries and KV rows of a step with one token a sequence are made from, all of it in the memory of the problem's

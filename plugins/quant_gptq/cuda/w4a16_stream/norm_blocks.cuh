@@ -59,10 +59,10 @@ class NormBlock {
     }
     wait_for_predecessor();
     __syncthreads();
-    if (team_ >= kNormTeams) return;
+    const int teams = rows_ > norm_.count ? kNormTeams : 1;
+    if (team_ >= teams) return;
 #pragma unroll 1
-    for (int row = static_cast<int>(blockIdx.x) * kNormTeams + team_; row < rows_; row += norm_.count * kNormTeams)
-      make_row(row);
+    for (int row = static_cast<int>(blockIdx.x) * teams + team_; row < rows_; row += norm_.count * teams) make_row(row);
   }
 
  private:

@@ -4,8 +4,9 @@
 namespace facet::linear {
 
 inline constexpr int kNormTeamThreads = 256;  // that take a row
-inline constexpr int kNormTeams = 2;          // of a block
-inline constexpr int kNormBlocks = 4;         // all that 8 rows have work for
+inline constexpr int kNormTeams = 2;          // of a block, when it has more than one row
+inline constexpr int kNormBlocks = 4;         // that 8 rows take at least, and
+inline constexpr int kMostNormBlocks = 8;     // at most
 inline constexpr int kNormSums = 5;           // of a row and warp
 
 // The first blocks of a grid; the inputs that they make lie in the workspace.

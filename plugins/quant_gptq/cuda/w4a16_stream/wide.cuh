@@ -65,15 +65,14 @@ struct WideMemory {
     pairs = weights + a.stages * kWideStageChunks * a.shape.chunk_bytes;
     sums = reinterpret_cast<float*>(pairs + chunks * a.shape.segments * kWidePairBytes);
     barriers = shared_address(sums) + a.sum_buffers * kWideSumBytes;
-    static_assert(8 * (4 * kWideMaxStages + 1) <= kWideBarrierBytes);
+    static_assert(8 * (3 * kWideMaxStages + 1) <= kWideBarrierBytes);
   }
-  // Of a stage: weights are there, inputs are there, digits are there, all have been multiplied.
-  static constexpr std::uint32_t kRaw = 8 * kWideMaxStages, kCut = 2 * kRaw, kEmpty = 3 * kRaw;  // from full() on
+  // Of a stage: weights and digits are there, inputs are there, all have been multiplied.
+  static constexpr std::uint32_t kRaw = 8 * kWideMaxStages, kEmpty = 2 * kRaw;  // from full() on
   __device__ __forceinline__ std::uint32_t full(int stage) const { return barriers + 8 * stage; }
   __device__ __forceinline__ std::uint32_t raw(int stage) const { return full(stage) + kRaw; }
-  __device__ __forceinline__ std::uint32_t cut(int stage) const { return full(stage) + kCut; }
   __device__ __forceinline__ std::uint32_t empty(int stage) const { return full(stage) + kEmpty; }
-  __device__ __forceinline__ std::uint32_t summed() const { return barriers + 4 * kRaw; }
+  __device__ __forceinline__ std::uint32_t summed() const { return barriers + 3 * kRaw; }
 };
 
 // A stage of the ring and how often it came round.

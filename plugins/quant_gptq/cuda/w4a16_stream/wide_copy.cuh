@@ -53,11 +53,11 @@ __device__ __forceinline__ void wide_copy_inputs(const WideArgs& a, const CUtens
       const int chunk = walk.first_chunk + (stage << walk.stage_shift);
       unsigned char* const target = m.digits + slot.at * bytes;
       if (a.norm.count > 0) {
-        const std::uint32_t cut = m.cut(slot.at);
-        barrier_expect(cut, bytes + pair_bytes);
-        bulk_copy(shared_address(target), a.digits + static_cast<long long>(chunk) * kWideChunkDigitBytes, bytes, cut);
+        const std::uint32_t full = m.full(slot.at);
+        barrier_expect(full, bytes + pair_bytes);
+        bulk_copy(shared_address(target), a.digits + static_cast<long long>(chunk) * kWideChunkDigitBytes, bytes, full);
         bulk_copy(shared_address(m.pairs) + slot.at * pair_bytes,
-                  a.pairs + static_cast<long long>(chunk) * (a.shape.segments * kWidePairBytes), pair_bytes, cut);
+                  a.pairs + static_cast<long long>(chunk) * (a.shape.segments * kWidePairBytes), pair_bytes, full);
       } else if (a.tensor != 0) {
         barrier_expect(raw, bytes);
         tensor_copy(shared_address(target), map, 0, 0, 2 * chunk, raw);

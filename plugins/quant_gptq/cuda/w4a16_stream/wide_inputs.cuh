@@ -77,7 +77,7 @@ class WideCutter {
     write_pair(place_of_chunk, row, exponent, low, high);
     async_fence_shared();
     __syncwarp();
-    if (lane_ == 0) barrier_arrive(m_.cut(slot.at));
+    if (lane_ == 0) barrier_arrive(m_.full(slot.at));
   }
 
   __device__ __forceinline__ void write_pair(int chunk, int row, unsigned exponent, const std::uint32_t (&low)[4],

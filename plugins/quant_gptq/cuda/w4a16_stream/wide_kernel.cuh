@@ -11,9 +11,8 @@ namespace facet::linear {
 __device__ __forceinline__ void wide_init(const WideArgs& a, const WideMemory& m) {
   const int passes = a.norm.count > 0 ? 1 : (2 << a.k_shift) * (kWideRows / 4);
   for (int stage = 0; stage < a.stages; ++stage) {
-    barrier_init(m.full(stage), 1);
+    barrier_init(m.full(stage), 1 + passes);
     barrier_init(m.raw(stage), 1);
-    barrier_init(m.cut(stage), passes);
     barrier_init(m.empty(stage), kWideConsumers / 32);
   }
   barrier_init(m.summed(), 1);

@@ -44,7 +44,6 @@ class WideMultiplier {
       do {
         const std::uint32_t full = barriers_ + 8 * slot.at;
         barrier_wait(full, slot.parity);
-        barrier_wait(full + WideMemory::kCut, slot.parity);
         if (left >= 2) {
           multiply_chunks<2>(slot.at);
         } else if (left == 1) {
