@@ -54,9 +54,8 @@ class DecodeBlock : protected DecodeRing<Shape> {
       wait_for_predecessor();
       return false;
     }
-    const int tiles = (work_.high - work_.low + Shape::kKeys - 1) / Shape::kKeys;
-    // The share that ends with the newest key; its block makes that row.
-    const bool newest = Shape::kPrepares && tiles > 0 && work_.high > work_.first_position;
+    const int tiles = tiles_of_share();
+    const bool newest = makes_newest(tiles);
     if (newest && (tiles - 1) / Shape::kTeams < stages_) made_ = work_.first_position;
     // Tables are read for all stages before anything waits for one of them.
     constexpr int kMost = kMostStages<Shape>;
@@ -167,8 +166,8 @@ class DecodeBlock : protected DecodeRing<Shape> {
 
  protected:
   using Math = DecodeProducts<Shape>;
-  using Math::add_values, Math::address, Math::mask, Math::multiply_keys, Math::row_of, Math::speaks_for_row,
-      Math::store_sums, Math::sum_of_row, Math::weigh;
+  using Math::add_values, Math::mask, Math::multiply_keys, Math::row_of, Math::speaks_for_row, Math::store_sums,
+      Math::sum_of_row, Math::weigh;
   using Math::lane_, Math::member_, Math::query_position_, Math::out_, Math::largest_, Math::sum_;
   using Ring = DecodeRing<Shape>;
   using Ring::add_other_half, Ring::ask_scale, Ring::exchange_, Ring::fill_ring, Ring::is_old, Ring::keys, Ring::load,
@@ -202,6 +201,13 @@ class DecodeBlock : protected DecodeRing<Shape> {
       if (row < work_.rows) query_position_[half] = first + row_token(p_, row);
     }
     return true;
+  }
+  __device__ int tiles_of_share() const {
+    return (work_.high - work_.low + Shape::kKeys - 1) / Shape::kKeys;
+  }
+  // Whether this share ends with the newest key; its block makes that row.
+  __device__ bool makes_newest(int tiles) const {
+    return Shape::kPrepares && tiles > 0 && work_.high > work_.first_position;
   }
   // Waits for the predecessor and makes the queries and, in the block of the newest key, its row. All other rows are of
   // earlier steps, but what is asked for takes its turn: after the first tiles come the inputs of the queries, so that

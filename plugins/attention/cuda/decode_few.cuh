@@ -9,11 +9,6 @@ namespace facet::attention::cuda {
 
 template <typename Shape>
 class DecodeFew {
- public:
-  __device__ static std::uint32_t address(std::uint32_t tile, int row, int chunk) {
-    return tile + static_cast<std::uint32_t>(row * Shape::kPitch + chunk * 16);
-  }
-
  protected:
   // The two rows of this lane; eight lanes, four apart, share them.
   __device__ int row_of(int half) const { return (lane_ & 3) * 2 + half; }
@@ -37,7 +32,7 @@ class DecodeFew {
     constexpr int kBatch = 2;  // of 16 deep
     constexpr int kBatches = Shape::kDim / 16 / kBatch;
     float sums[2][4] = {};
-    const std::uint32_t from = address(keys, lane_ % 16, lane_ / 16);
+    const std::uint32_t from = Shape::address(keys, lane_ % 16, lane_ / 16);
     std::uint32_t a[2][kBatch][4];
     const auto read = [&](int batch) {
 #pragma unroll
@@ -101,7 +96,7 @@ class DecodeFew {
     // Fragments are read one batch ahead: instructions issue in order, and a product waits for its operands.
     constexpr int kBatch = 2;  // of 16 columns of V
     constexpr int kBatches = kTiles / kBatch;
-    const std::uint32_t from = address(values, lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2);
+    const std::uint32_t from = Shape::address(values, lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2);
     std::uint32_t a[2][kBatch][4];
     const auto read = [&](int batch) {
 #pragma unroll

@@ -80,9 +80,9 @@ class DecodeFewBlock : public DecodeBlock<Shape> {
 
  private:
   using Block = DecodeBlock<Shape>;
-  using Block::find_work, Block::load_queries, Block::p_, Block::work_, Block::stages_, Block::ring_, Block::team_,
-      Block::lane_, Block::warp_, Block::made_, Block::queries_, Block::queries_ready_, Block::tiles_ready_,
-      Block::is_old, Block::place_of, Block::address, Block::kMadeHere;
+  using Block::find_work, Block::load_queries, Block::makes_newest, Block::tiles_of_share, Block::p_, Block::work_,
+      Block::stages_, Block::ring_, Block::team_, Block::lane_, Block::warp_, Block::made_, Block::queries_,
+      Block::queries_ready_, Block::tiles_ready_, Block::is_old, Block::place_of, Block::kMadeHere;
 
   // A place of the ring and how often it came round.
   struct Place {
@@ -105,8 +105,8 @@ class DecodeFewBlock : public DecodeBlock<Shape> {
   }
   // Tiles of the block. The newest row is made in the ring when both halves of its tile are the first in their places.
   __device__ int find_tiles() {
-    const int tiles = (work_.high - work_.low + Shape::kKeys - 1) / Shape::kKeys;
-    has_newest_ = Shape::kPrepares && tiles > 0 && work_.high > work_.first_position;
+    const int tiles = tiles_of_share();
+    has_newest_ = makes_newest(tiles);
     if (has_newest_ && (tiles - 1) / Shape::kTeams * 2 + 1 < stages_) made_ = work_.first_position;
     return tiles;
   }
@@ -121,7 +121,7 @@ class DecodeFewBlock : public DecodeBlock<Shape> {
     if (values && known != 0xffffffffu) {
 #pragma unroll 1
       for (int row = 0; row < Shape::kKeys; ++row) {
-        if ((known >> row & 1u) == 0) store16(address(tile, row, lane_), make_uint4(0, 0, 0, 0));
+        if ((known >> row & 1u) == 0) store16(Shape::address(tile, row, lane_), make_uint4(0, 0, 0, 0));
       }
       __syncwarp();
     }

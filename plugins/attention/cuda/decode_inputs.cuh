@@ -162,7 +162,7 @@ class DecodeInputs {
     });
   }
   __device__ void store_tile(const Row& row, std::uint32_t tile, int in_tile) const {
-    store_pairs(row, [&](int chunk) { return DecodeProducts<Shape>::address(tile, in_tile, chunk); });
+    store_pairs(row, [&](int chunk) { return Shape::address(tile, in_tile, chunk); });
   }
   // The key or the value, to the cache and, where its tile is there, to shared memory.
   __device__ void store_row(const Row& row, const NewRow& to) const {
@@ -178,7 +178,7 @@ class DecodeInputs {
         if (stored) (makes_value_ ? p_.kv.value_scales : p_.kv.key_scales)[to.place.scale] = codes.scale;
         if (to.in_ring) to.scales[makes_value_ ? Shape::kKeys : 0] = codes.scale;
       }
-      const std::uint32_t in_ring = DecodeProducts<Shape>::address(tile, to.in_tile, 0);
+      const std::uint32_t in_ring = Shape::address(tile, to.in_tile, 0);
       auto* cache = static_cast<std::int8_t*>(pool) + to.place.offset;
       ::facet::cuda::each_pair(row, kHalf, lane_, [&](int at, const Part& low, const Part& high) {
         const std::uint32_t low_codes = word_of_codes(low, codes), high_codes = word_of_codes(high, codes);
@@ -214,7 +214,7 @@ class DecodeInputs {
                              });
     if (to.in_ring) {
       store_pairs(
-          row, [&](int at) { return DecodeProducts<Shape>::address(to.tile, to.in_tile, chunk + at); }, pairs);
+          row, [&](int at) { return Shape::address(to.tile, to.in_tile, chunk + at); }, pairs);
     } else {
       // The copy engine will read what this thread wrote.
       async_fence_global();

@@ -9,12 +9,6 @@ namespace facet::attention::cuda {
 
 template <typename Shape>
 class DecodeMath {
- public:
-  // A chunk of 16 bytes of a row in a tile of keys or values.
-  __device__ static std::uint32_t address(std::uint32_t tile, int row, int chunk) {
-    return tile + static_cast<std::uint32_t>(row * Shape::kPitch + chunk * 16);
-  }
-
  protected:
   // The two rows of this lane; neighbours share them.
   __device__ int row_of(int half) const { return lane_ / 4 + half * 8; }
@@ -31,7 +25,7 @@ class DecodeMath {
     float sums[2][2][4] = {};
     const std::uint32_t from_a =
         queries + static_cast<std::uint32_t>(lane_ % 16 * Shape::kQueryPitch + lane_ / 16 * 16);
-    const std::uint32_t from_b = address(keys, lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2);
+    const std::uint32_t from_b = Shape::address(keys, lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2);
     std::uint32_t a[2][kBatch][4], b[2][kBatch][4];
     const auto read = [&](int batch) {
 #pragma unroll
@@ -66,7 +60,7 @@ class DecodeMath {
     const std::uint32_t from_a =
         queries + static_cast<std::uint32_t>(lane_ % 16 * Shape::kQueryPitch + lane_ / 16 * 16 + first * 2);
     const std::uint32_t from_b =
-        address(keys, lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2) + static_cast<std::uint32_t>(first);
+        Shape::address(keys, lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2) + static_cast<std::uint32_t>(first);
     std::uint32_t a[2][2][4], b[2][4];
     const auto read = [&](int batch) {
       load_matrices(b[batch % 2], from_b + static_cast<std::uint32_t>(batch * 32));
@@ -161,7 +155,7 @@ class DecodeMath {
   __device__ void add_values(std::uint32_t values, const std::uint32_t (&weights)[4]) {
     // Fragments are read one batch ahead: instructions issue in order, and a product waits for its operands.
     constexpr int kBatch = 2;  // of 16 columns
-    const std::uint32_t from = address(values, lane_ % 16, member_ * (Shape::kColumns / 8) + lane_ / 16);
+    const std::uint32_t from = Shape::address(values, lane_ % 16, member_ * (Shape::kColumns / 8) + lane_ / 16);
     std::uint32_t b[2][kBatch][4];
     const auto read = [&](int batch) {
 #pragma unroll
@@ -187,7 +181,7 @@ class DecodeMath {
   __device__ void add_codes(std::uint32_t values, const std::uint32_t (&weights)[4]) {
     constexpr int kBatches = Shape::kColumns / 32;
     const std::uint32_t from =
-        address(values, lane_ % 16, lane_ / 16) + static_cast<std::uint32_t>(member_ * Shape::kColumns);
+        Shape::address(values, lane_ % 16, lane_ / 16) + static_cast<std::uint32_t>(member_ * Shape::kColumns);
     std::uint32_t b[2][4];
     load_matrices_transposed(b[0], from);
 #pragma unroll

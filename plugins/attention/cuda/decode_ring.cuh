@@ -141,7 +141,7 @@ class DecodeRing : protected DecodeProducts<Shape> {
       }
       // A weight of zero times what memory held may be NaN.
       for (int i = valid * Shape::kChunks + lane_; i < kWarpRows * Shape::kChunks; i += 32) {
-        store16(address(to + Shape::kValueOffset, member_ * kWarpRows + i / Shape::kChunks, i % Shape::kChunks),
+        store16(Shape::address(to + Shape::kValueOffset, member_ * kWarpRows + i / Shape::kChunks, i % Shape::kChunks),
                 make_uint4(0, 0, 0, 0));
       }
     }
@@ -153,7 +153,7 @@ class DecodeRing : protected DecodeProducts<Shape> {
       const int chunk = i % Shape::kChunks;
       const std::int64_t offset = __shfl_sync(0xffffffffu, own_offset, row);
       if (Shape::kPrepares && offset == kMadeHere) continue;
-      const std::uint32_t at = address(to, member_ * kWarpRows + row, chunk);
+      const std::uint32_t at = Shape::address(to, member_ * kWarpRows + row, chunk);
       if constexpr (!Shape::kShared) copy_chunk<false>(at, p_.kv.keys, offset, chunk);
       copy_chunk<false>(at + Shape::kValueOffset, p_.kv.values, offset, chunk);
     }
@@ -163,7 +163,7 @@ class DecodeRing : protected DecodeProducts<Shape> {
     constexpr unsigned kCopies = kWarpRows * Shape::kChunks, kChunks = Shape::kChunks;
     static_assert(kCopies % 32 == 0);
     const auto lane = static_cast<unsigned>(lane_);
-    const std::uint32_t from = address(to, member_ * kWarpRows, 0);
+    const std::uint32_t from = Shape::address(to, member_ * kWarpRows, 0);
     __syncwarp();
 #pragma unroll 4
     for (unsigned first = 0; first < kCopies; first += 32) {
@@ -190,7 +190,7 @@ class DecodeRing : protected DecodeProducts<Shape> {
   int seen_ = 0;   // first position that a query sees
   int made_ = -1;  // position whose row is made in the ring instead of loaded
 
-  using DecodeProducts<Shape>::address, DecodeProducts<Shape>::lane_, DecodeProducts<Shape>::member_;
+  using DecodeProducts<Shape>::lane_, DecodeProducts<Shape>::member_;
 };
 
 }  // namespace facet::attention::cuda

@@ -49,6 +49,10 @@ struct DecodeShape {
   // Few rows: a stage is a place for keys or for values, not for both.
   static constexpr int kStageBytes = (kFew ? kTileBytes : kTeamBytes) * kTeams;
   static constexpr int kStageKeys = kKeys * kTeams / (kFew ? 2 : 1);
+  // A chunk of 16 bytes of a row in a tile of keys or values.
+  __device__ static std::uint32_t address(std::uint32_t tile, int row, int chunk) {
+    return tile + static_cast<std::uint32_t>(row * kPitch + chunk * 16);
+  }
   // Bytes from there to what meets channels [16 step, 16 step + 16) of the first query.
   __device__ static constexpr int key_offset(int step) {
     const int channel = step * 16, half = channel < kDim / 2 ? 0 : 1, in_half = channel - half * (kDim / 2);
