@@ -9,8 +9,12 @@
 
 namespace facet::attention::cuda {
 
-// Registers of a thread: 128 at the launch, then by the part of its warpgroup.
-constexpr int kFewMultiplyRegisters = 208;
+// Registers of a thread at the launch, then by the part of its warpgroup. With 128 a block takes 8,192 of a quarter of
+// the processor; a block of w4a16_stream for one or two rows leaves 7,168, which is a block's that goes beside one.
+template <typename Shape>
+constexpr int kFewRegisters = Shape::kBeside ? 112 : 128;
+template <typename Shape>
+constexpr int kFewMultiplyRegisters = Shape::kBeside ? 176 : 208;
 constexpr int kFewFetchRegisters = 48;
 
 template <typename Shape>

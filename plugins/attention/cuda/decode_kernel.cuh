@@ -186,7 +186,7 @@ __device__ __forceinline__ void decode(const FlashParams& params) {
       cluster_wait_aligned();
       return;
     }
-    more_registers<kFewMultiplyRegisters>();
+    more_registers<kFewMultiplyRegisters<Shape>>();
   }
   if (!block.run()) return;
   cluster_wait_aligned();  // all have started: their shared memory may be written
@@ -210,8 +210,7 @@ __global__ void __maxnreg__(kRegistersBeside) decode_beside_kernel(const __grid_
 }
 
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kBlockThreads, 2)
-    decode_few_kernel(const __grid_constant__ FlashParams params) {
+__global__ void __maxnreg__(kFewRegisters<Shape>) decode_few_kernel(const __grid_constant__ FlashParams params) {
   decode<Shape>(params);
 }
 

@@ -7,8 +7,9 @@ namespace facet::attention::cuda {
 
 // kPreparesT: the block makes its queries and, with the newest key, its row. kKeyChannelsT: 0, or those of a key in the
 // shared form of the cache, where one row of a tile holds a value and behind it the key. kRowsT: packed queries at
-// most; with kFewRows the block is that of decode_few.cuh.
-template <int kDimT, bool kInt8T, bool kPreparesT, int kKeyChannelsT = 0, int kRowsT = kDecodeRows>
+// most; with kFewRows the block is that of decode_few.cuh. kBesideT: with fewer registers, see there.
+template <int kDimT, bool kInt8T, bool kPreparesT, int kKeyChannelsT = 0, int kRowsT = kDecodeRows,
+          bool kBesideT = false>
 struct DecodeShape {
   static constexpr int kDim = kDimT;
   static constexpr bool kInt8 = kInt8T;
@@ -20,6 +21,8 @@ struct DecodeShape {
   static constexpr int kRows = kRowsT;
   static constexpr bool kFew = kRows == kFewRows;
   static_assert(kFew ? serves_few_rows(kDim, kKeyChannels, kInt8) : kRows == kDecodeRows);
+  static constexpr bool kBeside = kBesideT;
+  static_assert(kFew || !kBeside);
   static constexpr int kKeys = 16;  // of a tile
   static constexpr int kWarps = kInt8 && kDim > 256 ? 8 : 4;
   static constexpr int kThreads = kWarps * 32;

@@ -202,11 +202,9 @@ class FlashCuda final : public sdk::AttentionBase<CudaPlan> {
   }
 
  private:
-  // Whether the kernel for few rows takes the step's decoding. One sequence alone is not its: its block needs 8,192
-  // registers of a quarter of the processor, and finds no place beside one of w4a16_stream for one row, which leaves
-  // 7,168 (a step of the 12B's shape took 2.57 ms instead of 2.45).
+  // Whether the kernel for few rows takes the step's decoding.
   static bool few_rows(const CudaPlan& plan, const abi::BatchView& batch) {
-    return batch.sequence_count > 1 && batch.max_new_tokens * plan.group <= kFewRows && serves_few_rows(plan);
+    return batch.max_new_tokens * plan.group <= kFewRows && serves_few_rows(plan);
   }
   static bool serves_few_rows(const CudaPlan& plan) {
     const abi::AttentionProblem& problem = plan.problem;

@@ -243,37 +243,7 @@ __device__ __forceinline__ void take_inputs(const GemvMemory& m, const Round& at
   }
 }
 
-// Digits of `items`, N at a time. What is past the last of them has no chunk.
-template <int SEGMENTS, int ROWS, int N>
-__device__ __forceinline__ void cut_items(const GemvMemory& m, int chunks, int items, int warp, int lane) {
-  const auto place_of = [&](int item) { return Round(item / ROWS, warp, lane).of_row(item % ROWS); };
-  uint2 raw[N][kGemvRoundChunks];
-  const auto take = [&](int first) {
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      const Round at = place_of(first + n);
-      take_inputs<ROWS>(m, at, chunks, at.row, raw[n]);
-    }
-  };
-  take(0);
-#pragma unroll 1
-  for (int first = 0; first < items; first += N) {
-    float v[N][16];
-    Round at[N] = {};
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      at[n] = place_of(first + n);
-#pragma unroll
-      for (int i = 0; i < kGemvRoundChunks; ++i) to_float(raw[n][i], v[n] + 4 * i);
-    }
-    if (first + N < items) take(first + N);
-    __syncwarp();  // all have read before digits go there
-    quantize_rounds<SEGMENTS, ROWS>(v, at, chunks, m);
-  }
-}
-
-// Digits of this warp's chunks of all rows. An item is a chain of shuffles, and there are two warps to a scheduler, so
-// two are made at a time where there are as many.
+// Digits of this warp's chunks of all rows.
 template <int SEGMENTS, int ROWS>
 __device__ __forceinline__ void prepare_inputs(const StreamArgs& a, const GemvMemory& m, int warp, int lane) {
   constexpr int kRoundChunks = kGemvWarps * kGemvRoundChunks;
@@ -283,10 +253,16 @@ __device__ __forceinline__ void prepare_inputs(const StreamArgs& a, const GemvMe
   fetch_inputs<ROWS>(a, m, warp, lane);
   copies_done();
   __syncwarp();
-  if (items == 1) {
-    cut_items<SEGMENTS, ROWS, 1>(m, chunks, items, warp, lane);
-  } else {
-    cut_items<SEGMENTS, ROWS, 2>(m, chunks, items, warp, lane);
+  uint2 raw[kGemvRoundChunks];
+  take_inputs<ROWS>(m, Round(0, warp, lane), chunks, 0, raw);
+#pragma unroll 1
+  for (int item = 0; item < items; ++item) {
+    float v[16];
+#pragma unroll
+    for (int i = 0; i < kGemvRoundChunks; ++i) to_float(raw[i], v + 4 * i);
+    if (item + 1 < items) take_inputs<ROWS>(m, Round((item + 1) / ROWS, warp, lane), chunks, (item + 1) % ROWS, raw);
+    __syncwarp();  // all have read before digits go there
+    quantize_round<SEGMENTS, ROWS>(v, Round(item / ROWS, warp, lane).of_row(item % ROWS), chunks, m);
   }
 }
 
